@@ -54,6 +54,36 @@ SearchLimits LimitsOfAnySchedule(const SearchLimits& limits) {
           .interrupted = limits.interrupted};
 }
 
+// The least budget of plans that may offload, and the units that have it, of the first
+// family, if they must offload.
+struct LoweredLeast {
+  LeastOfFamilies least;
+  std::vector<graph::CheckpointedModule> units = {};
+};
+
+LoweredLeast Lowered(const Families& families, LeastOfFamilies least,
+                     const LinkLimits& link, const SearchLimits& limits) {
+  LeastAnswer of_first = least.of_family.front();
+  of_first.budget = least.least.budget;
+  LeastAnswer lowered =
+      LeastWithOffload(families.front().problem, of_first, link, limits);
+  if (lowered.budget.bytes >= least.least.budget.bytes) {
+    return {.least = std::move(least)};
+  }
+  LoweredLeast answer{.least = std::move(least),
+                      .units = lowered.units.modules};
+  answer.least.least = std::move(lowered);
+  return answer;
+}
+
+// Returns the family that has the units of a plan; the first one for no plan.
+const FamilyProblem& FamilyOf(const Families& families, const Plan& plan) {
+  for (const FamilyProblem& family : families) {
+    if (!UnitsIn(family, plan).modules.empty()) return family;
+  }
+  return families.front();
+}
+
 }  // namespace
 
 Families BuildFamilies(const Question& question) {
@@ -75,8 +105,15 @@ Answer Ask(const Question& question, const Budget& budget,
   const solver::Stopwatch stopwatch;
   std::vector<LeastAnswer> known_plans;
   int64_t budget_bytes = 0;
+  std::vector<graph::CheckpointedModule> offloading_units;
   if (budget.kind == Budget::Kind::kMinimum) {
     answer.least = LeastPlan(answer.families, LimitsOfMinimum(limits));
+    if (link) {
+      LoweredLeast lowered = Lowered(answer.families, *std::move(answer.least),
+                                     *link, LimitsOfMinimum(limits));
+      answer.least = std::move(lowered.least);
+      offloading_units = std::move(lowered.units);
+    }
     budget_bytes = answer.least->least.budget.bytes;
     if (!IsUsable(answer.least->least)) {
       answer.plan = PlanWithoutAnswer(answer.problem(), budget_bytes,
@@ -91,10 +128,11 @@ Answer Ask(const Question& question, const Budget& budget,
   if (link) of_plan.time_limit_s /= 2;
   PlanOfFamilies best =
       PlanFor(answer.families, budget_bytes, of_plan, known_plans);
-  answer.family = best.family;
+  answer.family = best.plan.HasPlan() ? best.family : 0;
   answer.plan =
       link ? WithOffload(answer.problem(), std::move(best.plan), *link,
-                         solver::LeftOf(limits, stopwatch.Seconds()))
+                         solver::LeftOf(limits, stopwatch.Seconds()),
+                         offloading_units)
            : WithAnySchedule(answer.families.front().problem,
                              std::move(best.plan), LimitsOfAnySchedule(limits));
   return WithTimesOff(question, WithHost(question, std::move(answer), limits),
@@ -103,22 +141,40 @@ Answer Ask(const Question& question, const Budget& budget,
 
 FrontierAnswer AskFrontier(const Question& question,
                            const FrontierBudgets& budgets,
-                           const std::function<void(size_t, size_t)>& on_plan) {
+                           const std::function<void(size_t, size_t)>& on_plan,
+                           const std::optional<LinkLimits>& link) {
   FrontierAnswer answer{.families = BuildFamilies(question), .least = {}};
   const SearchLimits& limits = question.options.limits;
   const solver::Stopwatch stopwatch;
   answer.least = LeastPlan(answer.families, LimitsOfMinimum(limits));
+  std::vector<graph::CheckpointedModule> offloading_units;
+  if (link) {
+    LoweredLeast lowered = Lowered(answer.families, std::move(answer.least),
+                                   *link, LimitsOfMinimum(limits));
+    answer.least = std::move(lowered.least);
+    offloading_units = std::move(lowered.units);
+  }
   const LeastAnswer& least = answer.least.least;
   if (HasMinimum(budgets) && !IsUsable(least)) return answer;
   const std::vector<int64_t> bytes =
       BytesOf(budgets, least, answer.families.front().problem);
   if (on_plan) on_plan(0, bytes.size());
+  SearchLimits of_plans = solver::LeftOf(limits, stopwatch.Seconds());
+  if (link) of_plans.time_limit_s /= 2;
   answer.plans = PlanFrontier(
-      answer.families, bytes, solver::LeftOf(limits, stopwatch.Seconds()),
+      answer.families, bytes, of_plans,
       [&](size_t count) {
-        if (on_plan) on_plan(count, bytes.size());
+        if (on_plan && !link) on_plan(count, bytes.size());
       },
       answer.least.of_family);
+  for (size_t k = 0; link && k < answer.plans.size(); ++k) {
+    SearchLimits of_plan = solver::LeftOf(limits, stopwatch.Seconds());
+    of_plan.time_limit_s /= static_cast<double>(answer.plans.size() - k);
+    Plan& plan = answer.plans[k];
+    plan = WithOffload(FamilyOf(answer.families, plan).problem, plan, *link,
+                       of_plan, offloading_units);
+    if (on_plan) on_plan(k + 1, bytes.size());
+  }
   return answer;
 }
 

@@ -83,10 +83,12 @@ struct FrontierAnswer {
 };
 
 // Plans at each budget. The limits hold for all budgets together. `on_plan(k, n)` (may be
-// empty) is called when k plans of n are made, from k = 0 on.
+// empty) is called when k plans of n are made, from k = 0 on. With `link` the plans, and the
+// least budget, are those of Ask.
 FrontierAnswer AskFrontier(
     const Question& question, const FrontierBudgets& budgets,
-    const std::function<void(size_t, size_t)>& on_plan = {});
+    const std::function<void(size_t, size_t)>& on_plan = {},
+    const std::optional<LinkLimits>& link = {});
 
 // Returns the limits of a search for the least budget, so that time remains for a plan:
 // half of the time, and no gap.

@@ -176,6 +176,7 @@ std::vector<PlannedModule> DecodeUnits(
                           ? WholeUnit(problem, module.fqn, unit.module)
                           : PlannedOnTrace(module, unit));
     modules.back().stops_early = unit.stops_early;
+    modules.back().offloaded_arguments = unit.offloaded_arguments;
   }
   return modules;
 }

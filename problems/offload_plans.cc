@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "problems/offload/cover_units.h"
+#include "problems/offload/least_offload.h"
 #include "problems/offload/offload_search.h"
 #include "problems/plan/plan_on_trace.h"
+#include "problems/plan/rank_peak.h"
 #include "problems/trace/problem/trace_problem.h"
 #include "solver/stop.h"
 
@@ -28,6 +30,16 @@ namespace acplan::problems {
 
 namespace {
 
+// Throws OptionError if nothing may be offloaded.
+const TraceProblem& TraceProblemOf(const PlanningProblem& problem) {
+  const auto* trace_problem = std::get_if<TraceProblem>(&problem.formulation);
+  if (trace_problem == nullptr || !problem.options.may_skip) {
+    throw OptionError("offload",
+                      "needs a plan on a trace that may skip operators");
+  }
+  return *trace_problem;
+}
+
 constexpr int kEvenBudgets = 6;
 constexpr int kHalvings = 4;
 constexpr double kMostSeconds = 10;
@@ -40,7 +52,7 @@ PlanningProblem OfCover(const PlanningProblem& problem,
   PlanOptions options = problem.options;
   std::vector<std::string> names;
   for (const graph::CheckpointedModule& unit :
-       WithCover(trace_problem, {}, std::nullopt)) {
+       WithCover(trace_problem, {}, {})) {
     names.push_back(trace_problem.trace->modules[unit.module].fqn);
   }
   if (!names.empty()) options.ac_units = std::move(names);
@@ -102,13 +114,45 @@ void StartFromPlans(Starts& starts, int64_t least, int64_t most) {
 
 }  // namespace
 
-Plan WithOffload(const PlanningProblem& problem, Plan plan,
-                 const LinkLimits& link, const solver::SearchLimits& limits) {
-  const auto* trace_problem = std::get_if<TraceProblem>(&problem.formulation);
-  if (trace_problem == nullptr || !problem.options.may_skip) {
-    throw OptionError("offload",
-                      "needs a plan on a trace that may skip operators");
+LeastAnswer LeastWithOffload(const PlanningProblem& problem, LeastAnswer least,
+                             const LinkLimits& link,
+                             const solver::SearchLimits& limits) {
+  const TraceProblem& trace_problem = TraceProblemOf(problem);
+  const double most_seconds = std::min(kMostSeconds, limits.time_limit_s);
+  const solver::Stopwatch watch;
+  LeastOffload found_units;
+  try {
+    const solver::StopScope scope(most_seconds, limits.interrupted);
+    found_units = FindLeastOffload(
+        {.problem = trace_problem,
+         .limits = link,
+         .max_units = problem.options.max_units,
+         .is_stopped = [&] { return watch.Seconds() > most_seconds; }},
+        least.units.modules);
+  } catch (const solver::Stopped&) {
+    return least;
   }
+  const int64_t reserve = problem.options.reserve_bytes;
+  const bool is_better = found_units.peak_bytes < INT64_MAX &&
+                         found_units.peak_bytes + reserve < least.budget.bytes;
+  if (!is_better) return least;
+  least.budget = {
+      .bytes = found_units.peak_bytes + reserve,
+      .bound_bytes =
+          std::min(found_units.peak_bytes,
+                   FindPeakFloorOfRank(*problem.trace, problem.options.memory)
+                       .bytes) +
+          reserve,
+      .stopped_by = solver::StoppedBy::kUnproven};
+  least.has_plan = true;
+  least.units = {.modules = std::move(found_units.units)};
+  return least;
+}
+
+Plan WithOffload(const PlanningProblem& problem, Plan plan,
+                 const LinkLimits& link, const solver::SearchLimits& limits,
+                 const std::vector<graph::CheckpointedModule>& known_units) {
+  const TraceProblem* trace_problem = &TraceProblemOf(problem);
   solver::SearchLimits remaining_limits = limits;
   remaining_limits.time_limit_s =
       std::min(kMostSeconds, remaining_limits.time_limit_s);
@@ -129,7 +173,9 @@ Plan WithOffload(const PlanningProblem& problem, Plan plan,
     if (plan.HasPlan()) {
       search.Start(CheckpointedModules(*trace_problem->trace, plan.modules));
     }
-    search.Start({});
+    search.Start(known_units);
+    if (!known_units.empty()) search.Start({});
+    search.StartFromCovers();
     const int64_t fitting = plan.minimum_budget_bytes.value_or(
         plan.fitting_budget_bytes.value_or(plan.budget_bytes));
     const PlanningProblem of_cover = OfCover(problem, *trace_problem);

@@ -12,6 +12,7 @@
 #include "cli/input/output_files.h"
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
+#include "cli/planning/link_flags.h"
 #include "cli/terminal/plot.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
@@ -41,6 +42,7 @@ struct FrontierFlags {
   std::string points;
   std::vector<std::string> budgets;
   PlanningFlags planning;
+  LinkFlags link;
   bool csv = false;
   bool json = false;
   std::string output;
@@ -60,10 +62,18 @@ double ShareOf(const FrontierAnswer& answer, int64_t bytes) {
              std::max<int64_t>(1, ProblemOf(answer).unplanned_peak_bytes));
 }
 
+// Returns whether plans may offload.
+bool MayOffload(const FrontierAnswer& answer) {
+  return std::ranges::any_of(
+      answer.plans, [](const Plan& plan) { return plan.offload.has_value(); });
+}
+
 std::string ToCsv(const FrontierAnswer& answer) {
+  const bool may_offload = MayOffload(answer);
   std::string text =
       "budget_bytes,budget_share,status,recompute_ms,bound_ms,gap,overhead,"
-      "peak_bytes,units,seconds,nodes\n";
+      "peak_bytes,units,seconds,nodes";
+  text += may_offload ? ",stall_ms,host_bytes\n" : "\n";
   for (const Plan& plan : answer.plans) {
     text +=
         fmt::format("{},{},{},", plan.budget_bytes,
@@ -73,7 +83,13 @@ std::string ToCsv(const FrontierAnswer& answer) {
                               plan.bound_ms, plan.gap, plan.overhead,
                               plan.peak_bytes, plan.modules.size())
                 : std::string(",,,,,,");
-    text += fmt::format("{},{}\n", plan.solver.seconds, plan.solver.nodes);
+    text += fmt::format("{},{}", plan.solver.seconds, plan.solver.nodes);
+    if (may_offload) {
+      text += plan.HasPlan() ? fmt::format(",{},{}", plan.offload->stall_ms,
+                                           plan.offload->host_bytes)
+                             : ",,";
+    }
+    text += "\n";
   }
   return text;
 }
@@ -131,7 +147,10 @@ std::string Drawing(const FrontierAnswer& answer, const Terminal& terminal) {
                   plan.recompute_ms / most_ms, proven ? optimal : feasible);
   }
   plot.AddLegend(optimal, "optimal");
-  if (has_feasible) plot.AddLegend(feasible, "stopped by a limit");
+  if (has_feasible) {
+    plot.AddLegend(feasible,
+                   MayOffload(answer) ? "not proven" : "stopped by a limit");
+  }
   if (terminal.IsScreen()) {
     return plot.ToString(
                terminal,
@@ -197,8 +216,9 @@ std::string ToText(const FrontierAnswer& answer, const Terminal& terminal) {
 
   using enum Table::Align;
   Table table({kRight, kRight, kRight, kRight, kRight, kRight, kLeft});
-  table.AddRow({"budget", "share", "peak", "recomputed", "step time", "units",
-                "status"});
+  table.AddRow({"budget", "share", "peak",
+                MayOffload(answer) ? "recomputed + stalled" : "recomputed",
+                "step time", "units", "status"});
   for (const Plan& plan : answer.plans) {
     const std::string share =
         fmt::format("{:.1f}%", 100 * ShareOf(answer, plan.budget_bytes));
@@ -209,14 +229,16 @@ std::string ToText(const FrontierAnswer& answer, const Terminal& terminal) {
                     plan.status == PlanStatus::kNoPlan ? "no plan" : status});
       continue;
     }
-    if (plan.status == PlanStatus::kFeasible) {
+    if (plan.status == PlanStatus::kFeasible && !plan.offload) {
       status += fmt::format(", gap {}", FormatPercentUp(plan.gap));
     }
-    table.AddRow({graph::FormatBytes(plan.budget_bytes), share,
-                  graph::FormatBytes(plan.peak_bytes),
-                  FormatMs(plan.recompute_ms),
-                  fmt::format("+{}", FormatPercentUp(plan.overhead)),
-                  fmt::format("{}", plan.modules.size()), status});
+    table.AddRow(
+        {graph::FormatBytes(plan.budget_bytes), share,
+         graph::FormatBytes(plan.peak_bytes),
+         FormatMs(plan.recompute_ms) +
+             (plan.offload ? " + " + FormatMs(plan.offload->stall_ms) : ""),
+         fmt::format("+{}", FormatPercentUp(plan.overhead)),
+         fmt::format("{}", plan.modules.size()), status});
   }
   return text + table.ToString(terminal) + "\n" + Summary(answer.plans) +
          NoteOn(Caveat(ProblemOf(answer).options.memory.model), terminal);
@@ -263,6 +285,7 @@ FrontierBudgets ReadBudgets(const FrontierFlags& flags) {
 
 FrontierAnswer FindPlans(problems::Question question,
                          const FrontierBudgets& budgets,
+                         const std::optional<problems::LinkLimits>& link,
                          const Terminal& terminal) {
   ProgressLine progress(terminal);
   const solver::Stopwatch stopwatch;
@@ -274,14 +297,14 @@ FrontierAnswer FindPlans(problems::Question question,
       return stage + ProgressText(whole);
     });
   };
-  FrontierAnswer answer =
-      AskFrontier(question, budgets, [&](size_t count, size_t all) {
-        const std::string text = fmt::format("{} of {} budgets", count, all);
-        stage = text + "  ";
-        if (count == 0) return;
-        progress.Clear();
-        terminal.Log(text);
-      });
+  const auto on_plan = [&](size_t count, size_t all) {
+    const std::string text = fmt::format("{} of {} budgets", count, all);
+    stage = text + "  ";
+    if (count == 0) return;
+    progress.Clear();
+    terminal.Log(text);
+  };
+  FrontierAnswer answer = AskFrontier(question, budgets, on_plan, link);
   if (answer.plans.empty()) RequireMinimum(answer.least.least);
   return answer;
 }
@@ -294,9 +317,10 @@ int RunFrontier(const FrontierFlags& flags, const Terminal& terminal) {
   terminal.Log(fmt::format("{}: {} modules; searching for plans",
                            graph::OneLine(flags.profile, 400),
                            profile.modules.size()));
-  const FrontierAnswer answer =
-      FindPlans(flags.planning.Question(input, tree, kFrontierSeconds), budgets,
-                terminal);
+  const problems::Question question =
+      flags.planning.Question(input, tree, kFrontierSeconds);
+  const FrontierAnswer answer = FindPlans(
+      question, budgets, flags.link.Parse(question.options), terminal);
   for (const std::string& warning : ProblemOf(answer).warnings()) {
     terminal.Warn(warning);
   }
@@ -339,6 +363,7 @@ Command AddFrontierCommand(CLI::App& program) {
       ->allow_extra_args(false);
   flags->planning.AddTo(*app, kFrontierSeconds);
   flags->planning.AddSegmentsTo(*app);
+  flags->link.AddTo(*app);
   app->add_flag("--csv", flags->csv, "print CSV and nothing else");
   app->add_flag("--json", flags->json,
                 "print JSON with every plan and nothing else");

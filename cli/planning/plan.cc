@@ -14,6 +14,7 @@
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
 #include "cli/planning/allocator_flags.h"
+#include "cli/planning/link_flags.h"
 #include "cli/planning/peak_place.h"
 #include "cli/planning/peak_text.h"
 #include "cli/planning/plan_device.h"
@@ -49,8 +50,7 @@ struct PlanFlags {
   std::string budget;
   PlanningFlags planning;
   AllocatorFlags allocator;
-  std::string offload;
-  std::string host_memory;
+  LinkFlags link;
   TimesOffFlags times_off;
   bool without_host = false;
   std::string output;
@@ -270,29 +270,6 @@ int ExitCode(PlanStatus status) {
   return kExitLimit;
 }
 
-// Returns the limits of what plans may offload, or nothing without --offload.
-std::optional<problems::LinkLimits> ParseLink(
-    const PlanFlags& flags, const problems::PlanOptions& options) {
-  if (flags.offload.empty()) {
-    if (flags.host_memory.empty()) return std::nullopt;
-    throw InputError("--host-memory: needs --offload");
-  }
-  if (options.memory.model != problems::MemoryModel::kTrace ||
-      !options.may_skip) {
-    throw InputError(
-        "--offload: needs a plan on a trace, with --decisions "
-        "save,recompute,skip");
-  }
-  problems::LinkLimits link;
-  link.bytes_per_second =
-      static_cast<double>(graph::ParseByteRate(flags.offload, "--offload"));
-  if (!flags.host_memory.empty()) {
-    link.host_memory_bytes =
-        graph::ParseByteSize(flags.host_memory, "--host-memory");
-  }
-  return link;
-}
-
 // A budget or a device, and the link of --offload.
 struct Target {
   problems::Budget budget = {};
@@ -303,7 +280,7 @@ struct Target {
 Target ParseTarget(const PlanFlags& flags, const ProfileInput& input,
                    const problems::PlanOptions& options) {
   const bool is_for_device = IsForDevice(flags.budget, flags.allocator);
-  Target target{.link = ParseLink(flags, options)};
+  Target target{.link = flags.link.Parse(options)};
   if (!is_for_device) {
     target.budget = ParseBudget(flags.budget, "--budget");
     return target;
@@ -384,8 +361,8 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   const graph::ModuleTree tree(profile);
   problems::Question question =
       flags.planning.Question(input, tree, kPlanSeconds);
-  question.times_off =
-      flags.times_off.Parse(question.options, flags.offload, flags.allocator);
+  question.times_off = flags.times_off.Parse(
+      question.options, flags.link.offload, flags.allocator);
   const Target target = ParseTarget(flags, input, question.options);
   terminal.Log(fmt::format("{}: {} modules; searching for a plan",
                            graph::OneLine(flags.profile, 400),
@@ -446,14 +423,7 @@ Command AddPlanCommand(CLI::App& program) {
   flags->allocator.AddDdpTo(*app);
   flags->planning.AddTo(*app, kPlanSeconds);
   flags->planning.AddSegmentsTo(*app);
-  app->add_option(
-         "--offload", flags->offload,
-         "allow saved results to wait in host memory, over a link of RATE each "
-         "way, such as 25GB/s; on traces, if operators may be skipped")
-      ->type_name("RATE");
-  app->add_option("--host-memory", flags->host_memory,
-                  "with --offload: limit of the host memory in use")
-      ->type_name("SIZE");
+  flags->link.AddTo(*app);
   flags->times_off.AddTo(*app);
   app->add_flag("--without-host", flags->without_host,
                 "do not count the host's time, as if CUDA graphs launched the "

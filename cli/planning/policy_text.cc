@@ -45,7 +45,8 @@ std::vector<NumberedName> NumbersOf(const std::string& fqn) {
 }
 
 bool DoTheSame(const PlannedModule& a, const PlannedModule& b) {
-  return a.ops == b.ops && a.discarded_bytes == b.discarded_bytes &&
+  return a.ops == b.ops && a.offloaded_arguments == b.offloaded_arguments &&
+         a.discarded_bytes == b.discarded_bytes &&
          std::abs(a.recompute_ms - b.recompute_ms) <=
              1e-9 * std::abs(a.recompute_ms) &&
          a.discard_ratio == b.discard_ratio;
@@ -150,8 +151,11 @@ std::vector<UnitGroup> GroupUnits(const std::vector<PlannedModule>& units) {
   return groups;
 }
 
-std::string PolicyText(const PlannedModule& unit,
-                       const graph::SacStatistics& sac) {
+namespace {
+
+// Describes what a unit does with its operators.
+std::string OperatorsText(const PlannedModule& unit,
+                          const graph::SacStatistics& sac) {
   std::vector<char> is_view(unit.ops.size(), 0);
   for (const int op : sac.view_like_ops) is_view[op] = 1;
   std::vector<std::string> saved, recomputed, offloaded;
@@ -188,6 +192,17 @@ std::string PolicyText(const PlannedModule& unit,
   }
   if (recomputed.empty()) return fmt::format("save all {}", saved.size());
   return SidesText(saved, recomputed);
+}
+
+}  // namespace
+
+std::string PolicyText(const PlannedModule& unit,
+                       const graph::SacStatistics& sac) {
+  const std::string text = OperatorsText(unit, sac);
+  const size_t count = unit.offloaded_arguments.size();
+  if (count == 0) return text;
+  return fmt::format("offload {} argument{}; {}", count, count == 1 ? "" : "s",
+                     text);
 }
 
 }  // namespace acplan::cli

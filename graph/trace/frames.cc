@@ -58,6 +58,22 @@ void RequireResults(const CheckpointedModule& unit, const TraceCall& call,
   }
 }
 
+// Refuses offloaded arguments that are not there in each call.
+void RequireArguments(const CheckpointedModule& unit, const TraceCall& call,
+                      const Trace& trace) {
+  const std::vector<int32_t>& places = unit.offloaded_arguments;
+  const auto count = static_cast<int32_t>(call.arguments.size());
+  for (size_t k = 0; k < places.size(); ++k) {
+    const bool ascends = k == 0 || places[k] > places[k - 1];
+    if (places[k] >= 0 && places[k] < count && ascends) continue;
+    throw InputError(
+        fmt::format("module '{}': expected ascending places of offloaded "
+                    "arguments, of the {} "
+                    "tensors that a call is given by position, found {}",
+                    trace.modules[call.module].fqn, count, places[k]));
+  }
+}
+
 bool Has(const CheckpointedModule& unit, OperatorDecision decision) {
   return std::ranges::find(unit.decisions, decision) != unit.decisions.end();
 }
@@ -82,11 +98,13 @@ Frames FramesOfCalls(const Trace& trace,
     if (call.no_grad) continue;
     RequireDecisions(*unit, call, trace);
     RequireResults(*unit, call, trace);
+    RequireArguments(*unit, call, trace);
     Frame frame = {.unit = unit, .call = &call, .call_id = c, .parent = parent};
     if (!unit->decisions.empty()) frame.decisions = unit->decisions.data();
     frame.has_stand_ins =
         !unit->kept_results.empty() || Has(*unit, OperatorDecision::kSkip);
-    frame.has_offload = Has(*unit, OperatorDecision::kOffload);
+    frame.has_offload = Has(*unit, OperatorDecision::kOffload) ||
+                        !unit->offloaded_arguments.empty();
     frame.arguments.reserve(call.arguments.size());
     for (const TensorId t : call.arguments) {
       frame.arguments.push_back(trace.tensors[t].storage);

@@ -117,7 +117,7 @@ class OriginalLives {
     for (const StorageId s : frame.call->inputs) {
       const bool is_saved_by_parent =
           frame.parent != kNone && Contains(frame.arguments, s);
-      if (!is_saved_by_parent) lives_.Hold(OriginalLife(s), release_step);
+      if (!is_saved_by_parent) HoldArgument(f, s, release_step);
     }
     if (!frame.HasPolicy()) return;
     // A saved result waits for its operator's turn in the rerun, or for the end
@@ -133,6 +133,18 @@ class OriginalLives {
                              KeepsOutput(frame, op, s, trace_);
         if (is_kept) HoldKept(f, s, end);
       }
+    }
+  }
+
+  void HoldArgument(FrameId f, StorageId storage, StepId end) {
+    const bool is_moved = std::ranges::any_of(
+        frames_.list[f].unit->offloaded_arguments, [&](int32_t place) {
+          return frames_.list[f].arguments[place] == storage;
+        });
+    if (is_moved) {
+      HoldKept(f, storage, end);
+    } else {
+      lives_.Hold(OriginalLife(storage), end);
     }
   }
 
@@ -199,7 +211,9 @@ class RerunVisitor {
     }
     AddCopies(f);
     for (const MovedId k : MovedBy(f, moves_)) {
-      now_.SetFetched(frame, moves_[k].storage, FetchedLife(k, trace()));
+      const LifeId life = FetchedLife(k, trace());
+      if (moves_[k].op == kNone) now_.Set(moves_[k].storage, life);
+      now_.SetFetched(frame, moves_[k].storage, life);
     }
     now_.SetTensors(frame);
     HoldByTheProgram(f);

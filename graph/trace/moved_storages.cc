@@ -119,16 +119,22 @@ MovedStorages FindMovedStorages(const PreparedTrace& prepared,
     if (!moments) moments.emplace(frames, layout);
     MovedStorage of_frame = moments->MomentsFor(f);
     const auto first = std::ssize(moves);
+    const auto add = [&](StorageId s, OperatorId op) {
+      const bool is_moved =
+          std::any_of(moves.begin() + first, moves.end(),
+                      [&](const MovedStorage& m) { return m.storage == s; });
+      if (is_moved) return;
+      of_frame.storage = s;
+      of_frame.op = op;
+      moves.push_back(of_frame);
+    };
+    for (const int32_t place : frame.unit->offloaded_arguments) {
+      add(frame.arguments[place], kNone);
+    }
     for (const OperatorId op : frame.call->Operators()) {
       if (!frame.Offloads(op)) continue;
       for (const StorageId s : KeptStorages(frame, op, *prepared.trace)) {
-        const bool is_moved =
-            std::any_of(moves.begin() + first, moves.end(),
-                        [&](const MovedStorage& m) { return m.storage == s; });
-        if (is_moved) continue;
-        of_frame.storage = s;
-        of_frame.op = op;
-        moves.push_back(of_frame);
+        add(s, op);
       }
     }
   }
@@ -147,8 +153,11 @@ OffloadUse UseOf(const MovedStorages& moves, const PreparedTrace& prepared,
   using enum OffloadEvent::Kind;
   OffloadUse use;
   // Storages that a frame needs at once are fetched before those that come early, so
-  // fetches go by descending frame.
-  std::vector<std::tuple<Moment, OffloadEvent::Kind, int32_t, MovedId>> events;
+  // fetches go by descending frame. A call sends its arguments after all that happens
+  // as the call before it ends.
+  constexpr int kBeginOfCall = static_cast<int>(kDrop) + 1;
+  std::vector<std::tuple<Moment, int, int32_t, MovedId, OffloadEvent::Kind>>
+      events;
   for (const MovedId k : moves.ids()) {
     const MovedStorage& now = moves[k];
     const int64_t bytes = prepared.trace->storages[now.storage].bytes;
@@ -157,11 +166,17 @@ OffloadUse UseOf(const MovedStorages& moves, const PreparedTrace& prepared,
                             .op = now.op,
                             .bytes = bytes});
     use.sent_bytes += bytes;
+    const bool is_argument = now.op == kNone;
     const auto add = [&](const Moment& moment, OffloadEvent::Kind kind) {
       const int32_t frame = IndexOf(now.frame);
-      events.emplace_back(moment, kind, kind == kFetch ? -frame : frame, k);
+      const int order =
+          kind == kSend && is_argument ? kBeginOfCall : static_cast<int>(kind);
+      events.emplace_back(moment, order, kind == kFetch ? -frame : frame, k,
+                          kind);
     };
-    add({.step = Next(layout.step_of_operator[now.op])}, kSend);
+    add({.step = is_argument ? layout.StepAt(frames.list[now.frame].call->start)
+                             : Next(layout.step_of_operator[now.op])},
+        kSend);
     if (now.release) add(*now.release, kRelease);
     if (now.fetch) add(*now.fetch, kFetch);
     if (now.use) {
@@ -171,7 +186,7 @@ OffloadUse UseOf(const MovedStorages& moves, const PreparedTrace& prepared,
     }
   }
   std::ranges::sort(events);
-  for (const auto& [moment, kind, order, k] : events) {
+  for (const auto& [moment, order, frame, k, kind] : events) {
     use.events.push_back({.kind = kind, .step = moment.step, .storage = k});
   }
   use.host_peak_bytes = PeakOfHost(use);

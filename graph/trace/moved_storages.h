@@ -25,7 +25,7 @@ struct Moment {
 struct MovedStorage {
   FrameId frame = {};
   StorageId storage = {};
-  OperatorId op = {};                  // the first that offloads it
+  OperatorId op = {};                  // as in OffloadedStorage
   std::optional<Moment> release = {};  // nothing: the frame ends before
   std::optional<Moment> fetch = {};    // nothing: it does not come back
   std::optional<Moment> use = {};      // its call runs again
@@ -33,8 +33,8 @@ struct MovedStorage {
 };
 using MovedStorages = IndexedVector<MovedId, MovedStorage>;
 
-// Finds what the frames of a step offload, in the order of frames, operators and
-// results.
+// Finds what the frames of a step offload, in the order of frames, and for each first
+// the arguments, then operators and results.
 MovedStorages FindMovedStorages(const PreparedTrace& prepared,
                                 const Frames& frames, const StepLayout& layout);
 

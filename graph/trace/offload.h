@@ -15,6 +15,9 @@ namespace acplan::graph {
 // - A storage moves as a whole and once a call, with all kept results of the
 //   call that are views of it. The copy to the host is queued when the first
 //   operator has ended that offloads it; copies go one after the other.
+// - An argument of a unit that is offloaded is a storage that the frame holds instead
+//   of a kept result. Its copy is queued when the call begins. A kept result that is a
+//   view of it moves with it.
 // - The call's frame holds the device's storage until the next frame's forward
 //   call has ended, or without one until something runs again for the first
 //   time. The step waits there until the copy has ended. Others hold the
@@ -33,7 +36,7 @@ namespace acplan::graph {
 struct OffloadedStorage {
   CallId call = {};  // whose frame keeps it
   StorageId storage = {};
-  OperatorId op = {};  // the first that offloads it
+  OperatorId op = {};  // the first that offloads it; kNone: it is an argument
   int64_t bytes = 0;   // as requested
   // The steps [away_begin, away_end) run without it on the device, which would
   // have it if it were saved. None where the one is not below the other: others

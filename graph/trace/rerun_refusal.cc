@@ -125,6 +125,10 @@ class SavedResults {
 std::optional<std::string> OffloadRefusal(const Frame& frame,
                                           const PreparedTrace& prepared) {
   const Trace& trace = *prepared.trace;
+  if (frame.parent != kNone && !frame.unit->offloaded_arguments.empty()) {
+    return "its arguments cannot be offloaded, because it is inside of another "
+           "unit; offload from the outermost unit";
+  }
   for (const OperatorId op : frame.call->Operators()) {
     if (!frame.Offloads(op)) continue;
     const std::string place =

@@ -51,8 +51,8 @@ namespace acplan::graph {
 //   in their place goes with it.
 // - A unit called without gradients is only called.
 // - An operator that the policy offloads is saved, but what it keeps is so in
-//   the host's memory until shortly before the unit runs again
-//   (graph/trace/offload.h).
+//   the host's memory until shortly before the unit runs again. The same may be said of
+//   an argument that the frame holds (graph/trace/offload.h).
 // Bytes are those of live storages, each rounded up to 512 as CUDA's caching
 // allocator does.
 
@@ -84,6 +84,9 @@ struct CheckpointedModule {
   // A call that runs again stops at the last save, PyTorch's default; otherwise it
   // runs to its end (torch.utils.checkpoint's early_stop).
   bool stops_early = true;
+  // The arguments of each call that wait in the host's memory, as ascending places in
+  // TraceCall::arguments.
+  std::vector<int32_t> offloaded_arguments = {};
 };
 
 struct Simulation {
@@ -120,7 +123,7 @@ struct Simulation {
 // - backward asks for one, a unit inside of this one that runs again is given
 //   one by position;
 // - an operator is skipped that returns no tensor.
-// And for offload in a unit inside of another one, and of a storage that is
+// And for offload of arguments that a call does not have, in a unit inside of another one, and of a storage that is
 // written to in place between the operator that offloads it and the
 // recomputation.
 // A storage from outside of the unit is never stale, since the forward pass wrote

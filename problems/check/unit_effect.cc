@@ -199,6 +199,11 @@ double InternalBytes(const Module& module, std::string_view tradeoff) {
 
 std::optional<std::string> KnownOnTracesOnly(
     const PlannedModule& planned_unit) {
+  if (!planned_unit.offloaded_arguments.empty()) {
+    return fmt::format(
+        "{}: an argument is offloaded, an effect that is known on traces only",
+        planned_unit.fqn);
+  }
   for (const PlannedOp& op : planned_unit.ops) {
     const bool skips = op.decision == graph::OperatorDecision::kSkip;
     if (!skips && !op.Offloads() && !op.results) continue;

@@ -117,26 +117,41 @@ class TakenCandidates {
   graph::IndexedVector<CandidateId, graph::Flag> is_taken_;
 };
 
+// Returns the unit that keeps all that it can, or nothing. Returns nothing for a module
+// without groups.
+std::optional<CheckpointedModule> UnitOf(const TraceProblem& problem,
+                                         const CandidateCall& candidate,
+                                         bool keeps_results) {
+  GroupFlags is_saved;
+  for (const graph::OperatorGroup& group :
+       problem.groups[candidate.module_node].groups) {
+    const bool may_save = group.rule != graph::GroupRule::kRecompute;
+    is_saved.push_back(may_save && keeps_results);
+  }
+  if (is_saved.empty()) return std::nullopt;
+  return UnitThatSaves(problem, candidate.module_node, is_saved);
+}
+
 }  // namespace
 
 std::vector<CheckpointedModule> WithCover(const TraceProblem& problem,
                                           std::vector<CheckpointedModule> units,
-                                          std::optional<int> max_units) {
+                                          const CoverChoice& choice) {
   const Trace& trace = *problem.trace;
   TakenCandidates taken_candidates(problem, units);
-  for (const ClassOfUnits& unit_class : ClassesOf(problem)) {
-    for (const CandidateId c : unit_class.candidates) {
-      if (max_units && std::ssize(units) >= *max_units) return units;
+  const std::vector<ClassOfUnits> classes = ClassesOf(problem);
+  for (size_t k = choice.skipped_classes; k < classes.size(); ++k) {
+    for (const CandidateId c : classes[k].candidates) {
+      if (choice.max_units && std::ssize(units) >= *choice.max_units) {
+        return units;
+      }
       const CandidateCall& candidate = problem.candidates[c];
       const graph::ModuleId module = trace.calls[candidate.call].module;
       if (!taken_candidates.IsFree(module)) continue;
-      GroupFlags is_saved;
-      for (const graph::OperatorGroup& group :
-           problem.groups[candidate.module_node].groups) {
-        is_saved.push_back(group.rule != graph::GroupRule::kRecompute);
-      }
-      if (is_saved.empty()) continue;
-      units.push_back(UnitThatSaves(problem, candidate.module_node, is_saved));
+      std::optional<CheckpointedModule> unit =
+          UnitOf(problem, candidate, choice.keeps_results);
+      if (!unit) continue;
+      units.push_back(std::move(*unit));
       if (SimulatedUse(problem, units)) {
         taken_candidates.Take(module);
       } else {
@@ -147,9 +162,39 @@ std::vector<CheckpointedModule> WithCover(const TraceProblem& problem,
   return units;
 }
 
+std::vector<CheckpointedModule> WithPartsOf(
+    const TraceProblem& problem, graph::ModuleId module,
+    std::vector<CheckpointedModule> units) {
+  const Trace& trace = *problem.trace;
+  std::erase_if(units, [&](const CheckpointedModule& unit) {
+    return unit.module == module;
+  });
+  TakenCandidates taken_candidates(problem, units);
+  for (const CandidateId c : problem.candidates.ids()) {
+    const CandidateCall& candidate = problem.candidates[c];
+    if (candidate.parent == graph::kNone) continue;
+    const graph::CallId outer = problem.candidates[candidate.parent].call;
+    const graph::ModuleId part = trace.calls[candidate.call].module;
+    const bool is_part =
+        trace.calls[outer].module == module && taken_candidates.IsFree(part);
+    if (!is_part) continue;
+    std::optional<CheckpointedModule> unit =
+        UnitOf(problem, candidate, /*keeps_results=*/false);
+    if (!unit) continue;
+    units.push_back(std::move(*unit));
+    if (SimulatedUse(problem, units)) {
+      taken_candidates.Take(part);
+    } else {
+      units.pop_back();
+    }
+  }
+  return units;
+}
+
 std::vector<CheckpointedModule> WithoutOffload(
     std::vector<CheckpointedModule> units) {
   for (CheckpointedModule& unit : units) {
+    unit.offloaded_arguments.clear();
     std::ranges::replace(unit.decisions, OperatorDecision::kOffload,
                          OperatorDecision::kSave);
   }

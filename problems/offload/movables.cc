@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include "graph/trace/allocation.h"
@@ -198,28 +200,84 @@ class Choice {
   OffloadChoice choice_;
 };
 
+// The calls with gradients of each unit.
+using CallsOfUnits = std::vector<std::vector<graph::CallId>>;
+
+CallsOfUnits CallsOf(const Trace& trace,
+                     const std::vector<CheckpointedModule>& units) {
+  std::map<graph::ModuleId, size_t> place_of;
+  for (size_t k = 0; k < units.size(); ++k) place_of[units[k].module] = k;
+  CallsOfUnits calls(units.size());
+  for (const graph::CallId c : trace.calls.ids()) {
+    const auto unit = place_of.find(trace.calls[c].module);
+    const bool is_call_of_unit =
+        unit != place_of.end() && !trace.calls[c].no_grad;
+    if (is_call_of_unit) calls[unit->second].push_back(c);
+  }
+  return calls;
+}
+
+// Returns how many calls of units hold each storage, as an argument or a kept result.
+graph::IndexedVector<StorageId, int> HoldersOf(
+    const Trace& trace, const std::vector<CheckpointedModule>& units,
+    const CallsOfUnits& calls) {
+  graph::IndexedVector<StorageId, int> holders(trace.storages.size(), 0);
+  for (size_t k = 0; k < units.size(); ++k) {
+    for (const graph::CallId c : calls[k]) {
+      std::set<StorageId> held_storages(trace.calls[c].inputs.begin(),
+                                        trace.calls[c].inputs.end());
+      for (int32_t place = 0; place < std::ssize(units[k].decisions); ++place) {
+        if (!graph::Keeps(units[k].decisions[place])) continue;
+        const std::vector<StorageId> kept_storages =
+            KeptBy(trace, units[k], trace.calls[c], place);
+        held_storages.insert(kept_storages.begin(), kept_storages.end());
+      }
+      for (const StorageId s : held_storages) ++holders[s];
+    }
+  }
+  return holders;
+}
+
 }  // namespace
 
 std::vector<CheckpointedModule> WithAllOffloaded(
     const TraceProblem& problem, const std::vector<CheckpointedModule>& units) {
   const Trace& trace = *problem.trace;
   const auto last_write = LastWrites(trace);
+  const CallsOfUnits calls = CallsOf(trace, units);
+  const auto holders = HoldersOf(trace, units, calls);
   std::vector<CheckpointedModule> all = units;
-  for (CheckpointedModule& unit : all) {
+  for (size_t k = 0; k < all.size(); ++k) {
+    CheckpointedModule& unit = all[k];
+    // Returns whether something holds for the storages in each call.
+    const auto holds_in_calls = [&](auto&& holds) {
+      return std::ranges::all_of(
+          calls[k], [&](graph::CallId c) { return holds(trace.calls[c]); });
+    };
     for (int32_t place = 0; place < std::ssize(unit.decisions); ++place) {
       OperatorDecision& decision = unit.decisions[place];
       if (decision != OperatorDecision::kSave) continue;
-      const bool may_go =
-          std::ranges::all_of(trace.calls, [&](const TraceCall& call) {
-            if (call.module != unit.module) return true;
-            const std::vector<StorageId> kept_storages =
-                KeptBy(trace, unit, call, place);
-            return std::ranges::all_of(kept_storages, [&](StorageId s) {
-              return !trace.storages[s].IsOlderThan(call.start) &&
-                     last_write[s] <= call.AtPlace(place);
-            });
-          });
+      const bool may_go = holds_in_calls([&](const TraceCall& call) {
+        const std::vector<StorageId> kept_storages =
+            KeptBy(trace, unit, call, place);
+        return std::ranges::all_of(kept_storages, [&](StorageId s) {
+          return !trace.storages[s].IsOlderThan(call.start) &&
+                 last_write[s] <= call.AtPlace(place);
+        });
+      });
       if (may_go) decision = OperatorDecision::kOffload;
+    }
+    if (calls[k].empty()) continue;
+    const auto count =
+        static_cast<int32_t>(trace.calls[calls[k].front()].arguments.size());
+    for (int32_t place = 0; place < count; ++place) {
+      const bool may_go = holds_in_calls([&](const TraceCall& call) {
+        if (place >= std::ssize(call.arguments)) return false;
+        const StorageId s = trace.tensors[call.arguments[place]].storage;
+        return trace.storages[s].born != graph::kNone &&
+               trace.storages[s].bytes > 0 && holders[s] == 1;
+      });
+      if (may_go) unit.offloaded_arguments.push_back(place);
     }
   }
   return all;
@@ -229,21 +287,39 @@ MovableList MovablesOf(const TraceProblem& problem,
                        const std::vector<CheckpointedModule>& units,
                        const graph::Simulation& use) {
   const Trace& trace = *problem.trace;
-  std::map<std::pair<int32_t, int32_t>, Movable> movables;
+  std::map<std::tuple<int32_t, bool, int32_t>, Movable> movables;
   for (const MovedId k : use.offload.storages.ids()) {
     const OffloadedStorage& storage = use.offload.storages[k];
     const TraceCall& call = trace.calls[storage.call];
     const auto unit =
         std::ranges::find(units, call.module, &CheckpointedModule::module);
     Movable movable = {.unit = static_cast<int32_t>(unit - units.begin()),
-                       .place = call.PlaceOf(storage.op)};
+                       .is_argument = storage.op == graph::kNone};
+    movable.place =
+        movable.is_argument
+            ? *std::ranges::find(
+                  unit->offloaded_arguments, storage.storage,
+                  [&](int32_t place) {
+                    return trace.tensors[call.arguments[place]].storage;
+                  })
+            : call.PlaceOf(storage.op);
     const auto [at, is_new] = movables.emplace(
-        std::pair(movable.unit, movable.place), std::move(movable));
+        std::tuple(movable.unit, movable.is_argument, movable.place),
+        std::move(movable));
     at->second.moved_storages.push_back(k);
   }
   MovableList list;
   for (auto& [key, movable] : movables) list.push_back(std::move(movable));
   return list;
+}
+
+void Offload(const Movable& movable, std::vector<CheckpointedModule>& units) {
+  CheckpointedModule& unit = units[movable.unit];
+  if (movable.is_argument) {
+    unit.offloaded_arguments.push_back(movable.place);
+  } else {
+    unit.decisions[movable.place] = OperatorDecision::kOffload;
+  }
 }
 
 std::optional<OffloadChoice> ChooseWhatMoves(const OffloadQuestion& question) {

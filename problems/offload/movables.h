@@ -11,7 +11,7 @@
 
 namespace acplan::problems {
 
-// The results of a plan without offload that could go to the host, and a choice
+// The results and arguments of a plan's units that could go to the host, and a choice
 // among them that brings the plan within its budget.
 
 // The speed of the link, and the room at its other end.
@@ -20,27 +20,32 @@ struct LinkLimits {
   int64_t host_memory_bytes = INT64_MAX;
 };
 
-// An operator of a unit, and the storages that move if it offloads.
+// An operator or an argument of a unit, and the storages that move if it is offloaded.
 struct Movable {
-  int32_t unit = 0;   // index in the list of units
-  int32_t place = 0;  // of the operator in each of the unit's calls
+  int32_t unit = 0;  // index in the list of units
+  bool is_argument = false;
+  int32_t place = 0;  // in each of the unit's calls
   std::vector<graph::MovedId> moved_storages = {};
 };
 enum class MovableId : int32_t {};  // in a MovableList
 using MovableList = graph::IndexedVector<MovableId, Movable>;
 
-// Returns the units with all operators offloaded that may be: those whose
-// storages a call makes and keeps and which nothing writes to in place
-// afterwards.
+// Returns the units with all offloaded that may be: operators whose storages a call
+// makes and keeps and which nothing writes to in place afterwards, and arguments that
+// the step makes and that no other call of a unit holds.
 std::vector<graph::CheckpointedModule> WithAllOffloaded(
     const TraceProblem& problem,
     const std::vector<graph::CheckpointedModule>& units);
 
-// Returns the operators of units that offload something, by unit and place.
+// Returns the operators and arguments of units that move something, by unit and place.
 // `use` is the simulation of these units.
 MovableList MovablesOf(const TraceProblem& problem,
                        const std::vector<graph::CheckpointedModule>& units,
                        const graph::Simulation& use);
+
+// Offloads a movable of the units.
+void Offload(const Movable& movable,
+             std::vector<graph::CheckpointedModule>& units);
 
 // A choice among movables.
 struct OffloadChoice {

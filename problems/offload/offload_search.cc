@@ -5,6 +5,7 @@
 
 #include "graph/trace/link_time.h"
 #include "problems/offload/cover_units.h"
+#include "problems/offload/least_offload.h"
 #include "problems/trace/problem/unit_policies.h"
 #include "solver/stop.h"
 
@@ -35,7 +36,17 @@ void OffloadSearch::Start(const std::vector<CheckpointedModule>& units) {
     Try(units);
   }
   if (question_.is_stopped() || CostMs() <= kNothingMs) return;
-  Try(WithCover(question_.problem, units, question_.max_units));
+  Try(WithCover(question_.problem, units, {.max_units = question_.max_units}));
+}
+
+void OffloadSearch::StartFromCovers() {
+  for (size_t k = 0; k < kCovers; ++k) {
+    if (question_.is_stopped()) return;
+    Try(WithCover(question_.problem, {},
+                  {.max_units = question_.max_units,
+                   .keeps_results = false,
+                   .skipped_classes = k}));
+  }
 }
 
 bool OffloadSearch::Try(const std::vector<CheckpointedModule>& units) {
@@ -59,9 +70,7 @@ bool OffloadSearch::Try(const std::vector<CheckpointedModule>& units) {
                          .most_stall_ms = CostMs() - saved_run->recompute_ms});
     if (!choice) return false;
     for (const MovableId m : movables.ids()) {
-      if (!choice->is_chosen[m]) continue;
-      plan.modules[movables[m].unit].decisions[movables[m].place] =
-          OperatorDecision::kOffload;
+      if (choice->is_chosen[m]) Offload(movables[m], plan.modules);
     }
   }
   std::optional<Simulation> use = SimulatedUse(problem, plan.modules);

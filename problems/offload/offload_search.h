@@ -47,6 +47,9 @@ class OffloadSearch {
   // that keep all that they can (cover_units.h).
   void Start(const std::vector<graph::CheckpointedModule>& units);
 
+  // Tries units that keep nothing and cover the step, and those of their parts.
+  void StartFromCovers();
+
   // Saves one more group of a unit, or one less, as long as that makes the best
   // plan cheaper.
   void Improve();

@@ -68,22 +68,26 @@ std::string_view NameOf(OperatorDecision decision) {
       ->second;
 }
 
+std::vector<int32_t> AscendingPlaces(const JsonField& field) {
+  std::vector<int32_t> places;
+  for (const JsonField& entry : field.Elements()) {
+    const auto place =
+        static_cast<int32_t>(entry.Int(0, std::numeric_limits<int32_t>::max()));
+    if (!places.empty() && place <= places.back()) {
+      entry.Fail(fmt::format("an index above {}", places.back()));
+    }
+    places.push_back(place);
+  }
+  return places;
+}
+
 std::vector<int32_t> ReadResults(const JsonField& field, const PlannedOp& op) {
   if (!graph::Keeps(op.decision)) {
     field.Complain(fmt::format(
         "needs an operator that is saved or offloaded, found one to {}",
         NameOf(op.decision)));
   }
-  std::vector<int32_t> results;
-  for (const JsonField& entry : field.Elements()) {
-    const auto result =
-        static_cast<int32_t>(entry.Int(0, std::numeric_limits<int32_t>::max()));
-    if (!results.empty() && result <= results.back()) {
-      entry.Fail(fmt::format("an index above {}", results.back()));
-    }
-    results.push_back(result);
-  }
-  return results;
+  return AscendingPlaces(field);
 }
 
 PlannedOp ReadOp(const JsonField& field) {
@@ -111,6 +115,10 @@ PlannedModule ReadModule(const JsonField& field) {
   }
   if (field.Has("early_stop")) {
     module.stops_early = field.Get("early_stop").Bool();
+  }
+  if (field.Has("offloaded_arguments")) {
+    module.offloaded_arguments =
+        AscendingPlaces(field.Get("offloaded_arguments"));
   }
   if (field.Has("ops")) {
     for (const JsonField& op : field.Get("ops").Elements()) {
@@ -278,6 +286,9 @@ Json ToEntry(const PlannedModule& module) {
   State(entry, "discarded_bytes", module.discarded_bytes);
   State(entry, "recompute_ms", module.recompute_ms);
   if (!module.stops_early) entry["early_stop"] = false;
+  if (!module.offloaded_arguments.empty()) {
+    entry["offloaded_arguments"] = module.offloaded_arguments;
+  }
   if (module.ops.empty()) return entry;
   entry["ops"] = Json::array();
   for (const PlannedOp& op : module.ops) {

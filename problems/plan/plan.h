@@ -57,6 +57,8 @@ struct PlannedModule {
   std::vector<PlannedOp> ops;  // one for each operator, or none: ratio only
   // A call that runs again stops at the last save (graph::CheckpointedModule).
   bool stops_early = true;
+  // The arguments that wait in the host's memory (graph::CheckpointedModule).
+  std::vector<int32_t> offloaded_arguments = {};
 
   bool operator==(const PlannedModule&) const = default;
 };
@@ -197,8 +199,9 @@ std::string_view CaveatOf(const Plan& plan);
 // what identifies the problem; the rest of the answer may be missing. Throws
 // InputError as ReadProfile does: for text that is not JSON, a wrong format or
 // version, missing or ill-typed fields, ratios outside [0, 1], a module named
-// twice, an unknown granularity, trade-off or decision, and for results that do
-// not ascend or belong to an operator that is neither saved nor offloaded.
+// twice, an unknown granularity, trade-off or decision, for results that do
+// not ascend or belong to an operator that is neither saved nor offloaded, and for
+// offloaded arguments that do not ascend.
 Plan ReadPlan(const std::filesystem::path& path);
 Plan ParsePlan(std::string_view text, std::string_view name);
 

@@ -96,7 +96,8 @@ std::vector<graph::CheckpointedModule> CheckpointedModules(
   for (const PlannedModule& unit : units) {
     graph::CheckpointedModule module{
         .module = ModuleNamed(trace, names, unit.fqn),
-        .stops_early = unit.stops_early};
+        .stops_early = unit.stops_early,
+        .offloaded_arguments = unit.offloaded_arguments};
     if (!units_so_far.insert(module.module).second) {
       throw InputError(fmt::format("plan: {}: expected once, found twice",
                                    Quoted(unit.fqn)));

@@ -45,12 +45,17 @@ bool IsTensorKept(const Trace& trace, const NaiveFrame& frame,
 
 namespace {
 
-// Returns the storages that move, by operator and then by result.
+// Returns the storages that move, first the arguments, the others by operator and then
+// by result.
 std::vector<std::pair<OperatorId, StorageId>> MovedOf(const Trace& trace,
                                                       const NaiveFrame& frame) {
   std::vector<std::pair<OperatorId, StorageId>> moved_storages;
   std::set<StorageId> seen_storages;
   const TraceCall& call = trace.calls[frame.call];
+  for (const int32_t place : frame.unit->offloaded_arguments) {
+    const StorageId s = trace.tensors[call.arguments[place]].storage;
+    if (seen_storages.insert(s).second) moved_storages.emplace_back(kNone, s);
+  }
   for (const OperatorId op : call.Operators()) {
     if (DecisionOf(trace, frame, op) != OperatorDecision::kOffload) continue;
     const std::set<StorageId> kept_storages = KeptStorages(trace, frame, op);

@@ -22,7 +22,7 @@ struct NaiveFrame {
   Time asked_at = kNever;
   Time stop = 0;
   Time released = 0;
-  // Offloaded storages, with the operator of each that is offloaded.
+  // Offloaded storages, with the operator of each that is offloaded; kNone: arguments.
   std::vector<std::pair<OperatorId, StorageId>> moved_storages = {};
   bool is_released = false, is_fetched = false;
   // The piece of memory (naive_simulation.cc) that is the copy that came back.

@@ -111,6 +111,7 @@ class Player {
     for (size_t f = 0; f < frames_.size(); ++f) {
       const NaiveFrame& frame = frames_[f];
       for (const StorageId s : CallOf(f).inputs) {
+        if (IsMovedArgument(frame, s)) continue;
         if (frame.parent < 0 || !HasValue(ArgumentsOf(f), s)) {
           Hold(Original(s), frame.released);
         }
@@ -139,6 +140,12 @@ class Player {
                                [&](const auto& moved_storage) {
                                  return moved_storage.second == storage;
                                });
+  }
+
+  static bool IsMovedArgument(const NaiveFrame& frame, StorageId storage) {
+    return std::ranges::find(frame.moved_storages,
+                             std::pair<OperatorId, StorageId>(
+                                 kNone, storage)) != frame.moved_storages.end();
   }
 
   void ListMoved(size_t f) {
@@ -173,7 +180,8 @@ class Player {
   void MoveAt(Time time) {
     for (size_t f = 0; f < frames_.size(); ++f) {
       for (const auto& [op, s] : frames_[f].moved_storages) {
-        if (EndOf(op) == time) Note(OffloadEvent::Kind::kSend, f, s);
+        const bool is_made = op != kNone && EndOf(op) == time;
+        if (is_made) Note(OffloadEvent::Kind::kSend, f, s);
       }
     }
     for (size_t f = 0; f + 1 < frames_.size(); ++f) {
@@ -187,6 +195,12 @@ class Player {
       for (const auto& [op, s] : frame.moved_storages) {
         Note(OffloadEvent::Kind::kDrop, f, s);
         if (!frame.is_released) --pieces_[Original(s)].other_holders;
+      }
+    }
+    for (size_t f = 0; f < frames_.size(); ++f) {
+      if (CallOf(f).start != time) continue;
+      for (const auto& [op, s] : frames_[f].moved_storages) {
+        if (op == kNone) Note(OffloadEvent::Kind::kSend, f, s);
       }
     }
   }
@@ -222,6 +236,13 @@ class Player {
     for (const auto& [op, s] : frame.moved_storages) {
       Note(OffloadEvent::Kind::kFetch, f, s);
       frame.fetched[s] = IndexOf(pieces_.Add({.storage = s, .is_made = true}));
+      if (op == kNone) Hold(PieceOf(frame, s), frame.released);
+    }
+    for (size_t k = 0; k < states_[f].given_pieces.size(); ++k) {
+      const StorageId s = trace_.tensors[CallOf(f).arguments[k]].storage;
+      if (IsMovedArgument(frame, s)) {
+        states_[f].given_pieces[k] = PieceOf(frame, s);
+      }
     }
     const TraceCall& call = trace_.calls[frame.call];
     for (const OperatorId op : call.Operators()) {

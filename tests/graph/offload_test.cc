@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,9 +24,19 @@ using test_support::Enough;
 using test_support::RandomStep;
 using test_support::Repetitions;
 
-// Sends one of `one_in` saved operators to the host.
-CheckpointedModule WithOffload(CheckpointedModule unit, unsigned one_in,
-                               std::mt19937& random) {
+// Sends one of `one_in` saved operators to the host, and of the arguments that each call
+// has.
+CheckpointedModule WithOffload(CheckpointedModule unit, const Trace& trace,
+                               unsigned one_in, std::mt19937& random) {
+  size_t count = SIZE_MAX;
+  for (const TraceCall& call : trace.calls) {
+    if (call.module == unit.module) {
+      count = std::min(count, call.arguments.size());
+    }
+  }
+  for (int32_t place = 0; place < static_cast<int32_t>(count); ++place) {
+    if (random() % one_in == 0) unit.offloaded_arguments.push_back(place);
+  }
   for (OperatorDecision& decision : unit.decisions) {
     const bool goes =
         decision == OperatorDecision::kSave && random() % one_in == 0;
@@ -35,14 +46,17 @@ CheckpointedModule WithOffload(CheckpointedModule unit, unsigned one_in,
 }
 
 struct Played {
-  int plans = 0, refused = 0, moved = 0, dropped = 0, early = 0;
+  int plans = 0, refused = 0, moved = 0, arguments = 0, dropped = 0;
 };
 
 // Expects that the device has fewer bytes while storages are away.
 void ExpectAway(const Trace& trace, const Simulation& use,
                 const Simulation& saved) {
   IndexedVector<StepId, int64_t> away(use.steps.size(), 0);
+  std::set<StorageId> moved_storages;
   for (const OffloadedStorage& storage : use.offload.storages) {
+    // One that several calls move is away until the first of them fetches it.
+    if (!moved_storages.insert(storage.storage).second) return;
     const int64_t bytes =
         (trace.storages[storage.storage].bytes + 511) / 512 * 512;
     for (const StepId k : IdRange(storage.away_begin, storage.away_end)) {
@@ -64,7 +78,8 @@ void PlayOne(const Trace& trace, std::mt19937& random, Played& played) {
     CheckpointedModule unit =
         needs.PolicyFor(at.module, RandomSaves(at.length, random));
     if (random() % 4 == 0) unit.kept_results.clear();
-    units.push_back(WithOffload(std::move(unit), 1 + random() % 2, random));
+    units.push_back(
+        WithOffload(std::move(unit), trace, 1 + random() % 2, random));
     if (Accepted(trace, units)) continue;
     ++played.refused;
     units.pop_back();
@@ -73,6 +88,8 @@ void PlayOne(const Trace& trace, std::mt19937& random, Played& played) {
   const Simulation use = Simulate(trace, units);
   ++played.plans;
   played.moved += static_cast<int>(use.offload.storages.size());
+  played.arguments += static_cast<int>(std::ranges::count(
+      use.offload.storages, OperatorId{kNone}, &OffloadedStorage::op));
   for (const OffloadEvent& event : use.offload.events) {
     played.dropped += event.kind == OffloadEvent::Kind::kDrop ? 1 : 0;
   }
@@ -80,6 +97,7 @@ void PlayOne(const Trace& trace, std::mt19937& random, Played& played) {
   EXPECT_TRUE(SavesViews(trace, units) || ComputesTheSame(trace, units));
   // Nothing else changes.
   for (CheckpointedModule& unit : units) {
+    unit.offloaded_arguments.clear();
     for (OperatorDecision& decision : unit.decisions) {
       if (Keeps(decision)) decision = OperatorDecision::kSave;
     }
@@ -103,6 +121,7 @@ TEST(Offload, IsAsPlainlyPlayed) {
   EXPECT_GT(played.refused, Enough(50));
   EXPECT_GT(played.moved, Enough(4000));
   EXPECT_GT(played.dropped, Enough(50));
+  EXPECT_GT(played.arguments, Enough(1000));
 }
 
 class OffloadOfRealSteps : public ::testing::TestWithParam<const char*> {};

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <random>
@@ -13,6 +15,7 @@
 
 #include "graph/base/input_error.h"
 #include "graph/trace/link_time.h"
+#include "problems/offload/least_offload.h"
 #include "problems/offload/movables.h"
 #include "tests/problems/trace/trace_case.h"
 
@@ -31,36 +34,67 @@ const TraceCaseKind kKind = {
     .step = {.shares_storages = true, .repeats = true, .writes = true},
     .skips = true};
 
-// Returns the least cost of these units over all choices of offloaded
-// operators; infinity if none keeps the limits, nothing if there are too many.
+// Calls `visit` with each choice of what these units offload, and the step that it makes:
+// operators that they save, and arguments that all of their calls have. Returns whether
+// there are few enough.
+bool VisitChoices(const TraceCase& c, std::vector<CheckpointedModule> units,
+                  const std::function<void(const Simulation&)>& visit) {
+  struct Item {
+    size_t unit = 0;
+    bool is_argument = false;
+    int32_t place = 0;
+  };
+  std::vector<Item> items;
+  for (size_t u = 0; u < units.size(); ++u) {
+    size_t arguments = SIZE_MAX;
+    for (const graph::TraceCall& call : c.trace.calls) {
+      if (call.module == units[u].module && !call.no_grad) {
+        arguments = std::min(arguments, call.arguments.size());
+      }
+    }
+    for (size_t k = 0; k < arguments; ++k) {
+      items.push_back({u, true, static_cast<int32_t>(k)});
+    }
+    for (size_t k = 0; k < units[u].decisions.size(); ++k) {
+      if (units[u].decisions[k] != OperatorDecision::kSave) continue;
+      items.push_back({u, false, static_cast<int32_t>(k)});
+    }
+  }
+  if (items.size() > 8) return false;
+  const std::vector<CheckpointedModule> saved = units;
+  for (uint32_t mask = 0; mask < uint32_t{1} << items.size(); ++mask) {
+    units = saved;
+    for (size_t k = 0; k < items.size(); ++k) {
+      if ((mask >> k & 1) == 0) continue;
+      CheckpointedModule& unit = units[items[k].unit];
+      if (items[k].is_argument) {
+        unit.offloaded_arguments.push_back(items[k].place);
+      } else {
+        unit.decisions[items[k].place] = OperatorDecision::kOffload;
+      }
+    }
+    const std::optional<Simulation> use = SimulatedUse(c.problem, units);
+    if (use) visit(*use);
+  }
+  return true;
+}
+
+// Returns the least cost of these units over all choices of what they offload; infinity
+// if none keeps the limits, nothing if there are too many.
 std::optional<double> LeastCost(const TraceCase& c,
                                 const std::vector<CheckpointedModule>& units,
                                 int64_t budget_bytes,
                                 const LinkLimits& limits) {
-  std::vector<CheckpointedModule> choice = units;
-  std::vector<OperatorDecision*> kept_decisions;
-  for (CheckpointedModule& unit : choice) {
-    for (OperatorDecision& decision : unit.decisions) {
-      if (decision == OperatorDecision::kSave)
-        kept_decisions.push_back(&decision);
-    }
-  }
-  if (kept_decisions.size() > 8) return std::nullopt;
   double least = kInfinite;
-  for (uint32_t mask = 0; mask < uint32_t{1} << kept_decisions.size(); ++mask) {
-    for (size_t k = 0; k < kept_decisions.size(); ++k) {
-      *kept_decisions[k] = (mask >> k & 1) != 0 ? OperatorDecision::kOffload
-                                                : OperatorDecision::kSave;
-    }
-    const std::optional<Simulation> use = SimulatedUse(c.problem, choice);
-    const bool fits = use && use->peak_bytes <= budget_bytes &&
-                      use->offload.host_peak_bytes <= limits.host_memory_bytes;
-    if (!fits) continue;
+  const bool is_known = VisitChoices(c, units, [&](const Simulation& use) {
+    const bool fits = use.peak_bytes <= budget_bytes &&
+                      use.offload.host_peak_bytes <= limits.host_memory_bytes;
+    if (!fits) return;
     const double stall_ms =
-        graph::TimeOnLink(c.trace, *use, limits.bytes_per_second).stall_ms;
-    least = std::min(least, use->recompute_ms + stall_ms);
-  }
-  return least;
+        graph::TimeOnLink(c.trace, use, limits.bytes_per_second).stall_ms;
+    least = std::min(least, use.recompute_ms + stall_ms);
+  });
+  return is_known ? std::optional(least) : std::nullopt;
 }
 
 // The search starts from every plan, so the best of all choices is the most
@@ -115,6 +149,47 @@ TEST(OffloadSearch, FindsNothingThatIsNotThere) {
   EXPECT_GT(better, 20);
   // The search is greedy, and nearly always right on small steps.
   EXPECT_GE(best, found_count * 9 / 10) << best << " of " << found_count;
+}
+
+// The least peak of all plans and choices is the most that it may find.
+TEST(FindLeastOffload, FindsNothingThatIsNotThere) {
+  std::mt19937 random(9);
+  int questions = 0, least_count = 0, lower = 0;
+  for (unsigned seed = 0; questions < 200 && !HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    const TraceCase c(kKind, seed);
+    const std::optional<TracePlans> plans =
+        EnumeratePlans(c.problem, c.options.max_units, 200);
+    if (!plans || plans->plans.size() < 2) continue;
+    LinkLimits limits;
+    if (random() % 3 == 0) {
+      limits.host_memory_bytes = static_cast<int64_t>(random() % 20'000);
+    }
+    int64_t least = INT64_MAX;
+    bool is_known = true;
+    for (const TracePlans::Plan& plan : plans->plans) {
+      is_known &= VisitChoices(c, plan.modules, [&](const Simulation& use) {
+        if (use.offload.host_peak_bytes > limits.host_memory_bytes) return;
+        least = std::min(least, use.peak_bytes);
+      });
+    }
+    if (!is_known) continue;
+    const auto known_plan = std::ranges::min_element(
+        plans->plans, {}, &TracePlans::Plan::peak_bytes);
+    const LeastOffload answer =
+        FindLeastOffload({.problem = c.problem,
+                          .limits = limits,
+                          .max_units = c.options.max_units,
+                          .is_stopped = [] { return false; }},
+                         known_plan->modules);
+    ++questions;
+    EXPECT_GE(answer.peak_bytes, least);
+    EXPECT_LE(answer.peak_bytes, plans->LeastPeakBytes());
+    least_count += answer.peak_bytes == least ? 1 : 0;
+    lower += answer.peak_bytes < plans->LeastPeakBytes() ? 1 : 0;
+  }
+  EXPECT_GT(lower, 20);
+  EXPECT_GT(least_count, questions / 2) << least_count;
 }
 
 }  // namespace

@@ -132,6 +132,15 @@ TEST(PlanFile, SaysWhichUnitsDoNotStopEarly) {
   EXPECT_EQ(ParsePlan(PlanToJson(plan), "plan").modules, plan.modules);
 }
 
+TEST(PlanFile, SaysWhichArgumentsAreOffloaded) {
+  Plan plan = FullPlan();
+  EXPECT_EQ(PlanToJson(plan).find("offloaded_arguments"), std::string::npos);
+  plan.modules.front().offloaded_arguments = {0, 2};
+  EXPECT_EQ(ParsePlan(PlanToJson(plan), "plan").modules, plan.modules);
+  plan.modules.front().offloaded_arguments = {2, 2};
+  EXPECT_THROW(ParsePlan(PlanToJson(plan), "plan"), InputError);
+}
+
 TEST(PlanFile, RoundTripsWithoutAnAnswer) {
   Plan plan = FullPlan();
   plan.status = PlanStatus::kInfeasible;

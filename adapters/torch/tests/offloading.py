@@ -4,7 +4,7 @@ import contextlib
 import ctypes
 import dataclasses
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -16,17 +16,40 @@ from acplan._apply import offload
 from acplan._apply.host_link import Copy, Link, Queues, Streams
 
 
-def with_offload(plan: Plan, chance: random.Random, share: float = 0.7) -> Plan:
-    """Returns the plan with a share of what it saves sent to the host."""
-    return Plan(tuple(_offloading(module, chance, share) for module in plan.modules))
+def with_offload(
+    plan: Plan,
+    chance: random.Random,
+    share: float = 0.7,
+    arguments: Mapping[str, int] | int = 0,
+) -> Plan:
+    """Returns the plan with a share of what it saves sent to the host, and of the arguments:
+    `arguments` has how many each unit is given by position, or all are given."""
+    modules = []
+    for module in plan.modules:
+        count = arguments if isinstance(arguments, int) else arguments[module.fqn]
+        modules.append(_offloading(module, chance, share, count))
+    return Plan(tuple(modules))
 
 
-def _offloading(module: PlannedModule, chance: random.Random, share: float) -> PlannedModule:
+def _offloading(
+    module: PlannedModule, chance: random.Random, share: float, arguments: int
+) -> PlannedModule:
     operators = tuple(
         dataclasses.replace(op, offload=op.save and chance.random() < share)
         for op in module.operators
     )
-    return dataclasses.replace(module, operators=operators)
+    places = tuple(place for place in range(arguments) if chance.random() < share)
+    return dataclasses.replace(module, operators=operators, offloaded_arguments=places)
+
+
+def arguments_of(data: dict[str, Any]) -> dict[str, int]:
+    """Returns how many tensors each module of a trace is given by position in all calls."""
+    counts: dict[str, int] = {}
+    for call in data["calls"]:
+        fqn = data["modules"][call["module"]]["fqn"]
+        count = len(call.get("arguments", ()))
+        counts[fqn] = min(counts.get(fqn, count), count)
+    return counts
 
 
 class LateCopy:

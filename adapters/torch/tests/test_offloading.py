@@ -30,7 +30,7 @@ from acplan._apply import offload
 from acplan._apply.host_link import Buffer, Copy, Link, Queues
 from acplan._verify.simulated import simulate
 from models import _larger
-from offloading import Links, other_links, with_offload
+from offloading import Links, arguments_of, other_links, with_offload
 from random_steps import legal_plan, outcome, require_equal_outcomes
 from segments_of_traces import segments_by_chance
 from sharding_cases import operators_of
@@ -61,9 +61,13 @@ def _plan_of(data: dict[str, Any], seed: int) -> Plan:
         with_runs, names = segments_by_chance(data, chance)
         usable = [name for name in names if _is_unit(with_runs, name)]
         if usable:
-            return with_offload(plan_by_chance(with_runs, usable, chance), chance)
+            plan = plan_by_chance(with_runs, usable, chance)
+            return with_offload(plan, chance, arguments=arguments_of(with_runs))
     plan = plan_by_chance(data, units_by_chance(data, chance), chance)
-    return with_offload(plan, chance)
+    whole = tuple(
+        PlannedModule(unit.fqn) if chance.random() < 0.3 else unit for unit in plan.modules
+    )
+    return with_offload(Plan(whole), chance, arguments=arguments_of(data))
 
 
 @pytest.mark.parametrize("name", _MODELS)
@@ -145,7 +149,7 @@ def test_plans_of_acplan_are_exact_on_the_device_and_the_host(
 def _offloading_by_chance(net: nn.Module, seed: int) -> Plan:
     chance = random.Random(seed)
     while True:
-        plan = with_offload(legal_plan(net, chance.randrange(100)), chance, 0.8)
+        plan = with_offload(legal_plan(net, chance.randrange(100)), chance, 0.8, 1)
         if any(module.offloads for module in plan.modules):
             return plan
 
@@ -166,7 +170,7 @@ def test_steps_that_were_not_planned(name: str, links: Links) -> None:
 def test_random_modules_and_steps(links: Links) -> None:
     chance = random.Random(0)
     for links.kind in ["late", "streams"] * 5:
-        require_equal_outcomes(chance, lambda plan: with_offload(plan, chance))
+        require_equal_outcomes(chance, lambda plan: with_offload(plan, chance, arguments=1))
     assert links.request_count > 20
 
 
@@ -437,7 +441,7 @@ def test_a_unit_called_in_another_one_keeps_all_on_the_device(links: Links) -> N
     _, inner = _offloading_products((0, 1))
     inner = dataclasses.replace(inner, fqn="_Calling.units.1")
     plan = Plan((PlannedModule("_Calling.units.0"), inner))
-    text = "called inside another unit: offloaded results stay on the device"
+    text = "called inside another unit: what the plan offloads stays on the device"
     x = torch.ones(2, 8)
     with pytest.raises(AcplanError, match=text):
         apply(_Calling(), plan, strict=True)(x)
@@ -451,18 +455,22 @@ def test_a_unit_called_in_another_one_keeps_all_on_the_device(links: Links) -> N
 
 
 def test_under_the_compiler_all_stays_on_the_device(links: Links) -> None:
-    text = "under torch.compile, results that the plan offloads"
+    text = "under torch.compile, what the plan offloads"
     x = torch.ones(2, 8)
     torch._dynamo.reset()
     with pytest.raises(Exception, match=text):
         torch.compile(_run_planned([]), backend="aot_eager")(x)
     torch._dynamo.reset()
-    model, expected = apply(_Run([]), Plan(_offloading_products((1,)))), _Run([])
+    expected = _Run([])
     expected(x).sum().backward()
-    with pytest.warns(PlanMismatchWarning, match=text):
-        torch.compile(model, backend="aot_eager")(x).sum().backward()
-    for a, b in zip(model.parameters(), expected.parameters(), strict=True):
-        torch.testing.assert_close(a.grad, b.grad)
+    arguments = (PlannedModule("_Run.units.1", offloaded_arguments=(0,)),)
+    for units in (_offloading_products((1,)), arguments):
+        model = apply(_Run([]), Plan(units))
+        torch._dynamo.reset()
+        with pytest.warns(PlanMismatchWarning, match=text):
+            torch.compile(model, backend="aot_eager")(x).sum().backward()
+        for a, b in zip(model.parameters(), expected.parameters(), strict=True):
+            torch.testing.assert_close(a.grad, b.grad)
     assert links.request_count == 0
 
 
@@ -472,7 +480,7 @@ def test_plan_files(tmp_path: pathlib.Path) -> None:
         Op("aten.cos.default", True),
         Op("aten.sin.default", True, offload=True),
     )
-    plan = Plan((PlannedModule("Net.a", operators),))
+    plan = Plan((PlannedModule("Net.a", operators, offloaded_arguments=(0, 2)),))
     plan.save(tmp_path / "plan.json", model="Net")
     assert Plan.load(tmp_path / "plan.json").modules == plan.modules
     with pytest.raises(AcplanError, match="save, recompute, skip, offload, found 'send'"):

@@ -276,7 +276,7 @@ def _calls(
     refuse_part(unit_plan)
     for module in run.values():
         refuse_scripted(unit_plan.fqn, module)
-    segment = Segment(unit_plan.fqn, tuple(run), unit_plan.operators, strict, traffic)
+    segment = Segment(unit_plan, tuple(run), strict, traffic)
     yield from zip(run.values(), segment.places())
 
 

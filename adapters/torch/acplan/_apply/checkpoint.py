@@ -30,6 +30,7 @@ def checkpoint_of(
     decisions: Sequence[Decision],
     strict: bool = False,
     traffic: Traffic | None = None,
+    offloaded_arguments: Sequence[int] = (),
 ) -> Callable[..., Any]:
     """Returns a function that calls a module in a checkpoint, for `checkpoint_wrapper`.
     `traffic` is that of all units, if the plan offloads anything.
@@ -41,14 +42,13 @@ def checkpoint_of(
     """
     policy = Policy.from_decisions(fqn, decisions, strict)
     saved = saved_by_name(decisions)
+    offloads = policy.offloads or bool(offloaded_arguments)
     state = StateOfUnit()
 
     def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             # A constant, by which the compiler knows which units may share code.
-            in_compiler = functools.partial(
-                contexts_in_compiler, saved, policy.offloads, strict
-            )
+            in_compiler = functools.partial(contexts_in_compiler, saved, offloads, strict)
             return checkpoint(
                 module, *args, use_reentrant=False, context_fn=in_compiler, **kwargs
             )
@@ -56,7 +56,10 @@ def checkpoint_of(
         tape.state = state.now(module)
         tape.tell, tape.is_strict = policy.tell, strict
         context_fn = functools.partial(_contexts, module, policy, tape)
-        with freight_of_call(traffic, policy, tape):
+        with (
+            freight_of_call(traffic, policy, tape, offloads) as freight,
+            arguments_held(freight, policy, args, offloaded_arguments),
+        ):
             outputs = _checkpointed(module, args, kwargs, context_fn, tape)
             # The call may have put tensors into its arguments.
             tape.watch(
@@ -88,22 +91,37 @@ def _checkpointed(
         raise stopped.error from None
 
 
-def whole_checkpoint_of(fqn: str, traffic: Traffic | None = None) -> Callable[..., Any]:
+def whole_checkpoint_of(
+    fqn: str,
+    strict: bool = False,
+    traffic: Traffic | None = None,
+    offloaded_arguments: Sequence[int] = (),
+) -> Callable[..., Any]:
     """Returns a function that calls a module in a checkpoint that saves nothing, for
     `checkpoint_wrapper`."""
 
     knowledge, state = Knowledge(), StateOfUnit()
+    policy = Policy.from_decisions(fqn, (), strict)
+    offloads = bool(offloaded_arguments)
 
     def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
-            return checkpoint(module, *args, use_reentrant=False, **kwargs)
+            if not offloads:
+                return checkpoint(module, *args, use_reentrant=False, **kwargs)
+            in_compiler = functools.partial(contexts_in_compiler, "", offloads, strict)
+            return checkpoint(
+                module, *args, use_reentrant=False, context_fn=in_compiler, **kwargs
+            )
         tape = Tape()
         tape.state = state.now(module)
         tape.argument_memory = memory_given(args, kwargs)
         context_fn = functools.partial(
             _contexts_of_whole, module, tape.state.modules, fqn, tape, knowledge
         )
-        with freight_of_call(traffic, None, tape):
+        with (
+            freight_of_call(traffic, policy, tape, offloads) as freight,
+            arguments_held(freight, policy, args, offloaded_arguments),
+        ):
             return _checkpointed(module, args, kwargs, context_fn)
 
     return call
@@ -111,28 +129,46 @@ def whole_checkpoint_of(fqn: str, traffic: Traffic | None = None) -> Callable[..
 
 @contextlib.contextmanager
 def freight_of_call(
-    traffic: Traffic | None, policy: "Policy | None", tape: Tape
-) -> Iterator[None]:
-    """Counts the block as a call of a unit in forward."""
+    traffic: Traffic | None, policy: Policy, tape: Tape, offloads: bool
+) -> Iterator[Freight | None]:
+    """Counts the block as a call of a unit in forward, and yields its freight, if it has
+    any."""
     if traffic is None:
-        yield
+        yield None
         return
-    freight = start_of_call(traffic, policy, tape)
+    freight = start_of_call(traffic, policy, tape, offloads)
     with traffic.during_call():
-        yield
+        yield freight
     if freight is not None:
         traffic.ended(freight)
 
 
-def start_of_call(traffic: Traffic, policy: "Policy | None", tape: Tape) -> Freight | None:
+def start_of_call(
+    traffic: Traffic, policy: Policy, tape: Tape, offloads: bool
+) -> Freight | None:
     """Returns the freight of a call of a unit that begins, or None if it has none."""
     if not torch.is_grad_enabled():
         return None
-    offloads = policy is not None and policy.offloads
-    freight = traffic.start(tape, offloads)
-    if freight is None and policy is not None and offloads:
+    freight = traffic.start(tape, policy.offloads)
+    if freight is None and offloads:
         policy.tell_that_nothing_is_offloaded("it is called inside another unit")
     return freight
+
+
+def arguments_held(
+    freight: Freight | None, policy: Policy, args: Sequence[Any], places: Sequence[int]
+) -> contextlib.AbstractContextManager[None]:
+    """Returns a context in which the checkpoint that begins sends its arguments at these
+    places, among its tensors, to the host."""
+    if freight is None or not places:
+        return contextlib.nullcontext()
+    tensors = [value for value in args if isinstance(value, torch.Tensor)]
+    if places[-1] >= len(tensors):
+        policy.tell_that_nothing_is_offloaded(
+            f"it is called with {len(tensors)} tensors by position, and argument {places[-1]} "
+            "is planned"
+        )
+    return freight.holding([tensors[place] for place in places if place < len(tensors)])
 
 
 def _contexts_of_whole(

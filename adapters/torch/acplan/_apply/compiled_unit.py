@@ -36,7 +36,7 @@ def contexts_in_compiler(saved: str, offloads: bool, strict: bool) -> Contexts:
 
 
 def _tell_compiler_keeps(strict: bool) -> None:
-    text = "under torch.compile, results that the plan offloads stay on the device"
+    text = "under torch.compile, what the plan offloads stays on the device"
     if strict:
         raise AcplanError(f"{text}: plan without offload, or train it without")
     warnings.warn(

@@ -1,4 +1,4 @@
-"""Saved results that wait in the host's memory until they are needed.
+"""Saved results, and arguments of units, that wait in the host's memory until they are needed.
 
 A plan may *offload* an operator's saved results. They are copied to the host as soon as they
 are made, and the device's memory is let go (*released*) when the next unit's call in forward
@@ -7,6 +7,11 @@ backward does before it runs this one again. So each of the two copies has the t
 unit, and what waits for them waits on the device: at the release, and when the unit itself runs
 again. If no call follows, backward's first recomputation is the end of forward, and the unit's
 own recomputation fetches.
+
+An argument is held by PyTorch's checkpoint, which saves it as autograd saves a tensor: a pair
+of hooks, in place only while it does so, puts an object of ours in its place. The argument is
+sent as its call begins, and is otherwise like a result. Its memory is released if nothing else
+holds it, as with the output of one block that is the input of the next.
 
 A storage moves once a call, with everything that the call saved of it. The host has it as it
 was made, and memory that is written to later is sent again. If a unit is called otherwise than
@@ -27,7 +32,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from acplan._apply.host_link import Buffer, Copy, Link, queues_of
+from acplan._apply.outside_memory import version_of
 from acplan._apply.tape import Saved, Tape, each, memory_of
+from acplan._base.errors import AcplanError
 from acplan._base.stand_ins import has_plain_shape
 from acplan._base.tensors import tensors_of
 
@@ -112,6 +119,28 @@ class Away:
         self.dtype = tensor.dtype
 
 
+class Argument:
+    """An argument that a checkpoint holds by position: the tensor, or its place holder."""
+
+    __slots__ = ("value", "is_overwritten", "_version")
+    has_value = True
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        # Not an alias: where no mode sees it made, that has a count of writes of its own.
+        self.value: Any = tensor
+        self.is_overwritten = False
+        self._version = version_of(tensor)
+
+    def note_writes(self) -> None:
+        """Notes whether the tensor, if it is still on the device, has been written to."""
+        if type(self.value) is not Away and version_of(self.value) != self._version:
+            self.is_overwritten = True
+
+    def note_arrival(self) -> None:
+        """Counts writes from now on, as the copy to the device was one."""
+        self._version = version_of(self.value)
+
+
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     """Returns all bytes of the tensor's storage."""
     count = tensor.untyped_storage().nbytes() // tensor.element_size()
@@ -131,7 +160,7 @@ class Freight:
     _ON_DEVICE, _RELEASED, _FETCHED, _LANDED = range(4)
 
     def __init__(self, traffic: "Traffic", chain: "_Chain", tape: Tape, sends: bool) -> None:
-        """Begins the freight of a call. `sends`: the plan offloads something here."""
+        """Begins the freight of a call. `sends`: the plan offloads results here."""
         tape.freight = self
         self.sends = sends
         self.before: Callable[[], Freight | None] = _nothing
@@ -139,19 +168,51 @@ class Freight:
         self._traffic = traffic
         self._tape = weakref.ref(tape)
         self._state = self._ON_DEVICE
-        self._offloaded: list[Saved] = []
+        self._offloaded: list[Saved | Argument] = []
         # Indexed by memory, in the order in which the memory was made.
         self._cargo: dict[int | None, Cargo] = {}
 
     # Forward
 
+    @contextlib.contextmanager
+    def holding(self, arguments: Sequence[torch.Tensor]) -> Iterator[None]:
+        """Sends some arguments of a checkpoint that begins in the block and saves them."""
+        sent_memory = {*map(memory_of, arguments)}
+
+        def hold(tensor: torch.Tensor) -> Argument:
+            with _unseen():
+                argument = Argument(tensor)
+                self._offloaded.append(argument)
+                if memory_of(tensor) in sent_memory:
+                    self._send(tensor)
+            return argument
+
+        with torch.autograd.graph.saved_tensors_hooks(hold, self._give):
+            yield
+
+    def _give(self, argument: Argument) -> torch.Tensor:
+        """Returns an argument for the recomputation that is about to begin."""
+        self._traffic.arrive(self)
+        argument.note_writes()
+        if argument.is_overwritten:
+            raise AcplanError(
+                f"a tensor of shape {tuple(argument.value.shape)}, an argument of a unit, was "
+                "written to in place before the unit is recomputed; write x = x + y there in "
+                "place of x += y"
+            )
+        tensor: torch.Tensor = argument.value
+        return tensor
+
     def send(self, saved: Saved) -> None:
         self._offloaded.append(saved)
         for tensor in tensors_of(saved.value):
-            key = memory_of(tensor)
-            if key not in self._cargo and _is_movable(tensor):
-                with _unseen():
-                    self._cargo[key] = Cargo(tensor, self._traffic.link_of(tensor))
+            with _unseen():
+                self._send(tensor)
+
+    def _send(self, tensor: torch.Tensor) -> None:
+        key = memory_of(tensor)
+        if key not in self._cargo and _is_movable(tensor):
+            self._cargo[key] = Cargo(tensor, self._traffic.link_of(tensor))
 
     def send_again(self, targets: Sequence[torch.Tensor]) -> None:
         for key in {memory_of(tensor) for tensor in targets}:
@@ -173,12 +234,19 @@ class Freight:
         values = [saved.value for saved in self._offloaded]
         self._close_but(set(map(memory_of, tensors_of(values))))
         with _unseen():
+            for argument in self._arguments():
+                argument.note_writes()
+                argument.value = self._away(argument.value)
             for saved in tape.saved():
                 if saved.has_value:
                     saved.value = each(saved.value, self._away)
             for cargo in self._cargo.values():
                 cargo.release()
         tape.forget_outputs(self._cargo.keys())
+        tape.forget_arguments(self._cargo.keys())
+
+    def _arguments(self) -> Iterator[Argument]:
+        yield from (item for item in self._offloaded if isinstance(item, Argument))
 
     def _away(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -196,8 +264,9 @@ class Freight:
         self._state = self._FETCHED
         if tape is None or not self._cargo:
             return
-        leaves = (tree_leaves(saved.value) for saved in tape.saved())
-        needed_cargo = {leaf.cargo for group in leaves for leaf in group if type(leaf) is Away}
+        items: list[Saved | Argument] = [*tape.saved(), *self._arguments()]
+        leaves = tree_leaves([item.value for item in items])
+        needed_cargo = {leaf.cargo for leaf in leaves if type(leaf) is Away}
         self._close_but({key for key, cargo in self._cargo.items() if cargo in needed_cargo})
         with _unseen() as observers:
             for cargo in self._cargo.values():
@@ -205,11 +274,18 @@ class Freight:
             for saved in tape.saved():
                 if saved.has_value:
                     saved.value = each(saved.value, _back)
+            for argument in self._arguments():
+                if type(argument.value) is Away:
+                    argument.value = _back(argument.value)
 
     def land(self) -> None:
         """Makes all of it available to the operators from here on."""
+        is_new = self._state == self._FETCHED
         self._state = self._LANDED
         self._close_but(set())
+        if is_new:
+            for argument in self._arguments():
+                argument.note_arrival()
 
     def drop(self) -> None:
         """Closes all cargo, which is no longer needed."""
@@ -292,6 +368,11 @@ class Traffic:
             freight.chain.add(freight)
 
     def begin(self, freight: Freight) -> None:
+        """Fetches the cargo of a call that runs again, and counts the call."""
+        self.arrive(freight)
+        self._chain().depth += 1
+
+    def arrive(self, freight: Freight) -> None:
         """Fetches the cargo of a call that runs again, and that of the call before it."""
         with self._lock:
             freight.chain.close()
@@ -301,7 +382,6 @@ class Traffic:
             if before is not None:
                 before.fetch()
             freight.land()
-        self._chain().depth += 1
 
     def end(self) -> None:
         self._chain().depth -= 1

@@ -203,7 +203,7 @@ class Policy:
         )
 
     def tell_that_nothing_is_offloaded(self, why: str) -> None:
-        text = f"{why}: offloaded results stay on the device"
+        text = f"{why}: what the plan offloads stays on the device"
         if self.is_strict:
             raise AcplanError(f"{self.fqn}: {text}")
         self.warn(f"{text}, and the peak may differ from the prediction")

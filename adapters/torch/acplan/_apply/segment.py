@@ -37,10 +37,11 @@ from acplan._apply.checkpoint import (
     whole_checkpoint_of,
 )
 from acplan._apply.offload import Traffic
-from acplan._apply.policy import Decision, Policy
+from acplan._apply.policy import Policy
 from acplan._apply.segment_run import Run, settings_now, tell
 from acplan._apply.unit_call import CAN_TELL_HOOKS
 from acplan._base.errors import AcplanError
+from acplan._files.plan_file import PlannedModule
 
 
 class Segment:
@@ -48,20 +49,20 @@ class Segment:
 
     def __init__(
         self,
-        fqn: str,
+        unit_plan: PlannedModule,
         names: Sequence[str],
-        decisions: Sequence[Decision],
         strict: bool,
         traffic: Traffic | None = None,
     ) -> None:
-        """Makes one unit of the modules `names`. Without decisions, all is recomputed."""
+        """Makes one unit of the modules `names`. Without operators, all is recomputed."""
+        fqn = unit_plan.fqn
         if not CAN_TELL_HOOKS:
             raise AcplanError(
                 f"plan: {fqn} is a run of modules, which needs a PyTorch that returns the "
                 f"current saved-tensor hooks; {torch.__version__} does not"
             )
-        self._made_of = (fqn, tuple(names), tuple(decisions), strict, traffic)
-        self._policy = Policy.from_decisions(fqn, decisions, strict)
+        self._made_of = (unit_plan, tuple(names), strict, traffic)
+        self._policy = Policy.from_decisions(fqn, unit_plan.operators, strict)
         self._thread = threading.local()
 
     def __reduce__(self) -> Any:
@@ -69,8 +70,8 @@ class Segment:
         return Segment, self._made_of
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Segment":
-        fqn, names, decisions, strict, traffic = self._made_of
-        return Segment(fqn, names, decisions, strict, copy.deepcopy(traffic, memo))
+        unit_plan, names, strict, traffic = self._made_of
+        return Segment(unit_plan, names, strict, copy.deepcopy(traffic, memo))
 
     def places(self) -> list["Place"]:
         """Returns functions that call its modules, for `checkpoint_wrapper`."""
@@ -86,7 +87,11 @@ class Segment:
 
     @property
     def traffic(self) -> Traffic | None:
-        return self._made_of[4]
+        return self._made_of[3]
+
+    @property
+    def offloaded_arguments(self) -> tuple[int, ...]:
+        return self._made_of[0].offloaded_arguments
 
     def call(self, place: int, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
@@ -119,7 +124,7 @@ class Segment:
         self._end_early(f"{self.names[place]} {why}")
         self._tell(f"{self.names[place]} {why}")
         name = f"{self.policy.fqn}: {self.names[place]}"
-        whole = whole_checkpoint_of(name, self.traffic)
+        whole = whole_checkpoint_of(name, traffic=self.traffic)
         return whole(module, *args, **kwargs)
 
     def _current_before(self, place: int, args: Any, kwargs: Any) -> "Run | None":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from acplan._apply.checkpoint import (
+    arguments_held,
     start_of_call,
 )
 from acplan._apply.forward_mode import Forward
@@ -85,12 +86,15 @@ class Run:
         tape.is_strict = policy.is_strict
         self._freight: Freight | None = None
         if segment.traffic is not None:
-            self._freight = start_of_call(segment.traffic, policy, tape)
+            offloads = policy.offloads or bool(segment.offloaded_arguments)
+            self._freight = start_of_call(segment.traffic, policy, tape, offloads)
         self._matching: Matching = InOrder(policy, tape) if is_planned else _Whole()
         if is_planned:
             tape.writes = Writes() if policy.leaves_out_writes else None
         self._frame = Frame(policy, tape, self)
-        self._hooks = self._frame.make(args, kwargs)
+        places = segment.offloaded_arguments if place == 0 else ()
+        with arguments_held(self._freight, policy, args, places):
+            self._hooks = self._frame.make(args, kwargs)
         if tape.may_skip:
             self._hooks = making_all(tape, self._hooks)
         self._forward = _Forward(tape, self._matching.choose, self._frame.sharded)

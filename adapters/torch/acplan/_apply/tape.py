@@ -2,7 +2,7 @@
 saved, the operators that are skipped, and whether the saved results can be handed out."""
 
 import dataclasses
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -337,6 +337,12 @@ class Tape:
     def forget_outputs(self, memory: Container[int | None]) -> None:
         """Stops watching the outputs in `memory`: writes to them change no saved result."""
         self._outputs = [o for o in self._outputs if memory_of(o[0]) not in memory]
+
+    def forget_arguments(self, memory: Iterable[int | None]) -> None:
+        """Forgets the memory of arguments, which may be given to others from now on."""
+        if self.argument_memory is not None:
+            self.argument_memory.difference_update(m for m in memory if m is not None)
+            self._in_reach = None
 
     def outputs_changed(self) -> bool:
         """Returns whether a watched output has been written to in place."""

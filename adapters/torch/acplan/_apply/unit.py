@@ -289,8 +289,10 @@ def _checkpoint_fn(
 ) -> Callable[..., Any]:
     refuse_part(unit_plan)
     if unit_plan.operators:
-        return checkpoint_of(unit_plan.fqn, unit_plan.operators, strict, traffic)
-    return whole_checkpoint_of(unit_plan.fqn, traffic)
+        return checkpoint_of(
+            unit_plan.fqn, unit_plan.operators, strict, traffic, unit_plan.offloaded_arguments
+        )
+    return whole_checkpoint_of(unit_plan.fqn, strict, traffic, unit_plan.offloaded_arguments)
 
 
 def refuse_part(unit_plan: PlannedModule) -> None:

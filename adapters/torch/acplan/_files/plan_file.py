@@ -80,18 +80,33 @@ class PlannedOperator:
 @dataclasses.dataclass(frozen=True)
 class PlannedModule:
     """A module to checkpoint, or a run of modules, named by their parent, the first and the
-    last: `GPT.h.0-2`. Without operators, all of it is recomputed."""
+    last: `GPT.h.0-2`. Without operators, all of it is recomputed. `offloaded_arguments`: the
+    places, among the tensors that a call is given by position, of arguments that wait in the
+    host's memory."""
 
     fqn: str
     operators: tuple[PlannedOperator, ...] = ()
     discard_ratio: float = 1.0
+    offloaded_arguments: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        places = self.offloaded_arguments
+        if any(type(place) is not int or place < 0 for place in places) or any(
+            first >= second for first, second in zip(places, places[1:])
+        ):
+            raise AcplanError(
+                f"plan: {self.fqn}: expected ascending places of offloaded arguments, found "
+                f"{list(places)}"
+            )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "PlannedModule":
         return self  # nobody can change it, and it may be long
 
     @property
     def offloads(self) -> bool:
-        return any(operator.offload for operator in self.operators)
+        return bool(self.offloaded_arguments) or any(
+            operator.offload for operator in self.operators
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,6 +299,7 @@ class Plan:
                 "saved": sum(operator.save for operator in module.operators),
                 "skipped": sum(operator.skip for operator in module.operators),
                 "offloaded": sum(operator.offload for operator in module.operators),
+                "offloaded_arguments": len(module.offloaded_arguments),
                 "recompute_ms": entries.get(module.fqn, {}).get("recompute_ms"),
             }
             for module in self.modules
@@ -361,6 +377,7 @@ def _data_by_hand(modules: tuple[PlannedModule, ...], model: str) -> dict[str, A
                 "fqn": module.fqn,
                 "discard_ratio": 1,
                 "memory_budget": 0,
+                "offloaded_arguments": list(module.offloaded_arguments),
                 "ops": [
                     operator.data(index) for index, operator in enumerate(module.operators)
                 ],
@@ -377,7 +394,15 @@ def _module_from_data(module: dict[str, Any]) -> PlannedModule:
         module["fqn"],
         tuple(map(PlannedOperator.from_data, module.get("ops", ()))),
         float(module.get("discard_ratio", 1)),
+        _places_from_data(module),
     )
+
+
+def _places_from_data(module: dict[str, Any]) -> tuple[int, ...]:
+    places = module.get("offloaded_arguments", [])
+    if not isinstance(places, list):
+        raise ValueError(f"offloaded_arguments: expected a list, found {places!r}")
+    return tuple(places)
 
 
 def plan_given(plan: Any) -> Plan:

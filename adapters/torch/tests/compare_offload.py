@@ -1,0 +1,200 @@
+"""Plans that offload, beside the settings that people use, on the same traces and links.
+
+    ACPLAN=... PYTHONPATH=. python tests/compare_offload.py
+
+writes docs/measured/offload_flags.csv and offload_least.csv; with names of bundled traces after
+it, it prints only those. No model runs: each setting is a plan that `acplan simulate` plays.
+"""
+
+import dataclasses
+import json
+import pathlib
+import re
+import sys
+from collections import defaultdict
+from typing import Any
+
+from acplan import AcplanError, Plan, PlannedModule, Trace, plan
+from acplan import PlannedOperator as Op
+from acplan._base.question import question_folder
+from acplan._files.json_files import read_json
+from tables import Table
+
+_TRACES = pathlib.Path(__file__).parents[3] / "data" / "traces"
+_MODELS = (
+    "gpt2_small", "gpt2_small_autocast", "bert_base", "llama3_8b", "mixtral_4_layers",
+    "t5_small", "vit_base", "swin_tiny", "resnet50", "resnet50_autocast",
+)  # fmt: skip
+# Bytes a second each way: PCIe 3 and 4 of 16 lanes as copies get them, and a quarter of
+# NVLink-C2C.
+_LINKS = {"12GB/s": 12e9, "25GB/s": 25e9, "100GB/s": 100e9}
+_OPTIONS = {"decisions": "save,recompute,skip", "segments": "auto", "time_limit": "8"}
+# The largest class of numbered modules, or one that is called more often and nearly as large.
+_NEARLY = 0.8
+
+
+@dataclasses.dataclass(frozen=True)
+class Played:
+    """The figures of a step with a plan."""
+
+    peak_bytes: int
+    recompute_ms: float
+    stall_ms: float
+    host_bytes: int
+
+    @property
+    def cost_ms(self) -> float:
+        return self.recompute_ms + self.stall_ms
+
+
+def blocks_of(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the calls of the blocks of a model: numbered modules of the class that runs most
+    of the forward pass."""
+    by_class: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for call in data["calls"]:
+        module = data["modules"][call["module"]]
+        if re.fullmatch(r"\d+", module["fqn"].rpartition(".")[2]):
+            by_class[module["class"]].append(call)
+    sizes = {k: sum(c["end"] - c["start"] for c in calls) for k, calls in by_class.items()}
+    most = max(sizes.values())
+    large = [calls for k, calls in by_class.items() if sizes[k] >= _NEARLY * most]
+    return max(large, key=len)
+
+
+def _fqn(data: dict[str, Any], call: dict[str, Any]) -> str:
+    name: str = data["modules"][call["module"]]["fqn"]
+    return name
+
+
+def recomputed(data: dict[str, Any], arguments: tuple[int, ...]) -> Plan:
+    """Returns the plan that runs all blocks again, with some of their arguments offloaded."""
+    blocks = blocks_of(data)
+    return Plan(
+        tuple(PlannedModule(_fqn(data, c), offloaded_arguments=arguments) for c in blocks)
+    )
+
+
+def everything_moved(data: dict[str, Any]) -> Plan:
+    """Returns the plan that moves the inputs of blocks, and all that autograd saves there."""
+    modules = []
+    for call in blocks_of(data):
+        kept_storages = {
+            saved["storage"]
+            for saved in data["saved"]
+            if call["start"] < saved["packed"] <= call["end"]
+        }
+        operators = []
+        for number in range(call["start"], call["end"]):
+            operator = data["operators"][number]
+            creates = set(operator["outputs"]) - set(operator["reads"])
+            name = operator["name"]
+            if operator.get("view"):
+                operators.append(Op(name, False))
+            elif creates & kept_storages:
+                operators.append(Op(name, True, offload=True))
+            else:
+                operators.append(Op(name, False, skip=True))
+        modules.append(
+            PlannedModule(_fqn(data, call), tuple(operators), offloaded_arguments=(0,))
+        )
+    return Plan(tuple(modules))
+
+
+def play(trace: Trace, setting_plan: Plan, rate: float) -> Played:
+    """Plays a step with a plan. Raises AcplanError for a plan that is refused."""
+    with question_folder() as folder:
+        setting_plan.save(folder.path_of("plan"), model=trace.data["model"]["name"])
+        data = read_json(folder.path_of("plan"))
+        data["offload"] = {
+            "bytes_per_second": rate, "host_bytes": 0, "sent_bytes": 0, "storages": 0,
+            "stall_ms": 0,
+        }  # fmt: skip
+        Plan.from_data(data).save(folder.path_of("plan"))
+        question = {"trace": folder.add("trace", trace), "plan": "plan", "json": True}
+        out = folder.ask("simulate", question).require_success().out
+    step = json.loads(out)["planned"]
+    offload = step.get("offload", {})
+    return Played(
+        step["peak_bytes"], step["recompute_ms"], offload.get("stall_ms", 0),
+        offload.get("host_bytes", 0),
+    )  # fmt: skip
+
+
+def _of_plan(own_plan: Plan) -> Played:
+    offload = own_plan.data.get("offload") or {}
+    return Played(
+        own_plan.peak_bytes,
+        own_plan.recompute_ms,
+        own_plan.stall_ms or 0,
+        offload.get("host_bytes", 0),
+    )
+
+
+def _best(trace: Trace, budget: int | str, **options: str) -> Played | None:
+    """Returns what the plan of acplan does within a budget."""
+    try:
+        return _of_plan(plan(trace, budget, progress=False, **_OPTIONS, **options))
+    except AcplanError:
+        return None
+
+
+def compare(name: str, flags: Table, least: Table) -> None:
+    trace = Trace.load(_TRACES / f"{name}.json.gz")
+    data = trace.data
+    settings = {
+        "none": Plan(()),
+        "blocks run again": recomputed(data, ()),
+        "block inputs moved": recomputed(data, (0,)),
+        "everything moved": everything_moved(data),
+    }
+    for link, rate in _LINKS.items():
+        for setting, setting_plan in settings.items():
+            try:
+                theirs = play(trace, setting_plan, rate)
+            except AcplanError:
+                flags.add(name, link, setting, "refused")
+                continue
+            ours = _best(trace, theirs.peak_bytes, offload=link)
+            cells = [f"{x:.3f}" for x in (theirs.recompute_ms, theirs.stall_ms)]
+            if ours is not None:
+                cells += [str(theirs.host_bytes), f"{ours.recompute_ms:.3f}"]
+                cells += [f"{ours.stall_ms:.3f}", str(ours.host_bytes)]
+                is_no_worse = ours.cost_ms <= theirs.cost_ms + 1e-6
+                cells.append("yes" if is_no_worse else "no")
+            flags.add(name, link, setting, theirs.peak_bytes, *cells)
+    least_plan = _best(trace, "min")
+    assert least_plan is not None
+    cells = [str(least_plan.peak_bytes), f"{least_plan.recompute_ms:.3f}"]
+    for link in _LINKS:
+        offload_plan = _best(trace, "min", offload=link)
+        at_same = _best(trace, least_plan.peak_bytes, offload=link)
+        assert offload_plan is not None and at_same is not None
+        cells += [
+            str(offload_plan.peak_bytes),
+            f"{offload_plan.cost_ms:.3f}",
+            f"{at_same.cost_ms:.3f}",
+        ]
+    least.add(name, *cells)
+
+
+def main(names: list[str]) -> None:
+    flags = Table(
+        "offload_flags",
+        ["trace", "link", "setting", "peak bytes", "recomputed ms", "waited ms", "host bytes",
+         "acplan: recomputed ms", "acplan: waited ms", "acplan: host bytes", "no worse"],
+        is_partial=bool(names),
+    )  # fmt: skip
+    columns = ["trace", "least budget without offload", "recomputed ms"]
+    for link in _LINKS:
+        columns += [
+            f"{link}: least budget",
+            f"{link}: ms there",
+            f"{link}: ms without's budget",
+        ]
+    least = Table("offload_least", columns, is_partial=bool(names))
+    for name in names or _MODELS:
+        compare(name, flags, least)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
