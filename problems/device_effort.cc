@@ -16,7 +16,9 @@ struct TimeShare {
   double times = 0;
   double more_seconds = 0;
 
-  double Of(double seconds) const { return times * seconds + more_seconds; }
+  double SecondsFor(double seconds_of_first) const {
+    return times * seconds_of_first + more_seconds;
+  }
 };
 
 // Since the question was asked: no search begins after the one, and all end at the other.
@@ -34,10 +36,10 @@ solver::SearchLimits DeviceEffort::Limits(bool fits) const {
   if (!HasEndedFirst()) return limits;
   limits.gap =
       std::max(limits.gap, fits || is_longer_ ? kGapOfOthers : kGapWithoutFit);
-  const double left = is_longer_
-                          ? SecondsLeftToBegin() / 2
-                          : kLastEnd.Of(seconds_of_first_) - clock_.Seconds();
-  limits.time_limit_s = std::min(limits.time_limit_s, left);
+  const double seconds =
+      is_longer_ ? SecondsLeftToBegin() / 2
+                 : kLastEnd.SecondsFor(seconds_of_first_) - clock_.Seconds();
+  limits.time_limit_s = std::min(limits.time_limit_s, seconds);
   if (!is_longer_) limits.part_limit = kPartsOfOthers;
   return limits;
 }
@@ -48,7 +50,7 @@ bool DeviceEffort::MayTryAnother() const {
 
 bool DeviceEffort::MayChangePlans() const {
   return clock_.Seconds() <
-             seconds_before_changes_ + kChanges.Of(seconds_of_first_) &&
+             seconds_before_changes_ + kChanges.SecondsFor(seconds_of_first_) &&
          !IsStopped();
 }
 
@@ -57,7 +59,7 @@ bool DeviceEffort::IsStopped() const {
 }
 
 double DeviceEffort::SecondsLeftToBegin() const {
-  return kLastBegin.Of(seconds_of_first_) - clock_.Seconds();
+  return kLastBegin.SecondsFor(seconds_of_first_) - clock_.Seconds();
 }
 
 }  // namespace acplan::problems

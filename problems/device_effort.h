@@ -7,7 +7,7 @@
 namespace acplan::problems {
 
 // The time that a search for a device takes, beside that of the search for live bytes with
-// which it begins. That search has the limits of the question. Others need no proof: they
+// which it begins. The first search has the limits of the question. Others need no proof: they
 // end soon, and none of them begins once everything has taken a few times the first one's
 // time. The rest of that time goes to longer searches, which meet more plans.
 class DeviceEffort {

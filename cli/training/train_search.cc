@@ -288,6 +288,37 @@ int PrintForMegatron(const LlmSearchFlags& flags, MegatronProgram program,
   return kExitOk;
 }
 
+// Says why no strategy was found. Returns the exit code.
+int WithoutStrategy(const LlmSearchFlags& flags, const TrainingJob& job,
+                    const TrainQuestion& question, const StrategySearch& search,
+                    const Terminal& terminal) {
+  if (!search.is_complete) {
+    return terminal.Complain(
+        fmt::format("no strategy that fits was found; not all were tried ({})",
+                    EndOfSearch()),
+        kExitLimit);
+  }
+  if (search.strategies == 0) {
+    throw InputError(
+        "expected settings that some strategy can have, found none (train show "
+        "prints the rule that a strategy breaks)");
+  }
+  if (search.unplanned > 0) {
+    return terminal.Complain(
+        fmt::format(
+            "no strategy was planned ({}): {} strategies might fit with a plan",
+            EndOfSearch(), FormatCount(search.unplanned)),
+        kExitLimit);
+  }
+  return terminal.Complain(
+      fmt::format("none of {} strategies fits in {} per GPU{}",
+                  FormatCount(search.strategies),
+                  graph::FormatManyBytes(
+                      TensorBytes(question.limit, question.limit.bytes)),
+                  WaysOutText(flags, job, question, terminal)),
+      kExitInfeasible);
+}
+
 int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
   if (!flags.output.empty()) {
     RequireExtension(flags.output, {".json", ".json.gz"});
@@ -309,32 +340,8 @@ int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
        .intervals = question.intervals.get(),
        .is_robust = flags.is_robust},
       {.seconds = time_limit, .interrupted = &InterruptFlag()});
-  if (search.best.empty() && !search.is_complete) {
-    return terminal.Complain(
-        fmt::format("no strategy that fits was found; not all were tried ({})",
-                    EndOfSearch()),
-        kExitLimit);
-  }
-  if (search.strategies == 0) {
-    throw InputError(
-        "expected settings that some strategy can have, found none (train show "
-        "prints the rule that a strategy breaks)");
-  }
-  if (search.best.empty() && search.unplanned > 0) {
-    return terminal.Complain(
-        fmt::format(
-            "no strategy was planned ({}): {} strategies might fit with a plan",
-            EndOfSearch(), FormatCount(search.unplanned)),
-        kExitLimit);
-  }
   if (search.best.empty()) {
-    return terminal.Complain(
-        fmt::format("none of {} strategies fits in {} per GPU{}",
-                    FormatCount(search.strategies),
-                    graph::FormatManyBytes(
-                        TensorBytes(question.limit, question.limit.bytes)),
-                    WaysOutText(flags, job, question, terminal)),
-        kExitInfeasible);
+    return WithoutStrategy(flags, job, question, search, terminal);
   }
   if (program != MegatronProgram::kNone) {
     return PrintForMegatron(flags, program, job, search, terminal);

@@ -90,8 +90,7 @@ class Choices {
                        restriction_.BlocksIn(blocks), blocks);
   }
 
-  // Returns what tells the units of choices apart: their names, and the parts that discard
-  // results.
+  // Returns what tells units apart: their names, and the parts that discard results.
   std::vector<std::string> UnitKey(const BlockChoice& blocks) const {
     std::vector<std::string> key = UnitNames(restriction_, blocks);
     std::ranges::move(ChangeOf(blocks).discarded, std::back_inserter(key));

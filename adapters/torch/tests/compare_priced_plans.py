@@ -62,7 +62,7 @@ def _rows(name: str) -> Iterator[list[object]]:
         for label, priced_by in traces.items():
             step_ms = sum(o["runtime_ms"] for o in priced_by.data["operators"])
             prices = (
-                step_ms + simulated(priced_by, planned)["recompute_ms"] for planned in plans
+                step_ms + simulated(priced_by, priced)["recompute_ms"] for priced in plans
             )
             yield [name, f"{share:.0%}", label, *(f"{ms:.3f}" for ms in (step_ms, *prices))]
 

@@ -24,8 +24,8 @@ Arguments = dict[str, Any]
 # Operators whose kernels are products of cuBLAS or cuBLASLt. Convolutions, recurrent layers and
 # fused attention have kernels of their own or cuDNN's.
 _PRODUCTS = frozenset(
-    """_addmm_activation _grouped_mm _int_mm _scaled_grouped_mm _scaled_mm addmm addmv baddbmm bmm
-    cholesky_inverse cholesky_solve dot lu_solve mm mv triangular_solve vdot""".split()
+    """_addmm_activation _grouped_mm _int_mm _scaled_grouped_mm _scaled_mm addmm addmv baddbmm
+    bmm cholesky_inverse cholesky_solve dot lu_solve mm mv triangular_solve vdot""".split()
 )
 
 
