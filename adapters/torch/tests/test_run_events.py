@@ -186,7 +186,7 @@ _VIEWS = {"gradient_as_bucket_view": True}
         (_bert, {}),
         (_bert, _VIEWS | {"bucket_cap_mb": 0.02}),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_a_run_in_ddp(make: Callable[[], Case], ddp: dict[str, Any]) -> None:
     assert _compare_in_ddp(make, ddp) == ""
