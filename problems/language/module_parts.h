@@ -13,8 +13,8 @@ namespace acplan::problems {
 
 struct ModulePart {
   std::string_view name;
-  // The result is discarded in the forward pass, too: what reads it in the backward pass
-  // makes it run again.
+  // The result is discarded in the forward pass, too, and made again before backward reads
+  // it.
   bool discards_output = false;
   // A module of a PyTorch model can stand for the part; otherwise it is a function.
   bool is_module = true;

@@ -91,9 +91,8 @@ BlockChoice ReadParts(const Config& config, const std::string& path,
     choice.parts.push_back(name);
     if (!part->discards_output) continue;
     reading.notes.push_back(fmt::format(
-        "{}: what it returns is discarded and made again when backward first "
-        "reads it; Megatron makes it somewhat earlier, so the peak can be "
-        "higher by one of these results",
+        "{}: what it returns is discarded, and made again when the gradient of "
+        "what reads it arrives",
         name));
   }
   std::ranges::sort(choice.parts);
