@@ -52,10 +52,9 @@ Time GradientOfReader(const Trace& trace, graph::CallId c,
        other = Next(other)) {
     const graph::TraceCall& reader = trace.calls[other];
     if (reader.parent != call.parent || reader.start < call.end) continue;
-    const bool reads =
-        std::ranges::any_of(reader.inputs, [&](const StorageId storage) {
-          return results.contains(storage);
-        });
+    const bool reads = std::ranges::any_of(
+        reader.inputs,
+        [&](const StorageId storage) { return results.contains(storage); });
     if (reads) return reader.backward_start;
   }
   return graph::kNever;
@@ -94,14 +93,18 @@ void DiscardResults(Trace& trace, const std::vector<ModuleId>& modules) {
       }
     }
     const Time again = GradientOfReader(trace, c, results);
+    const bool has_times =
+        again != graph::kNever && call.backward_end != graph::kNever;
     std::set<StorageId> copied;
     std::vector<graph::SavedTensor> first_of_each;
     for (graph::SavedTensor& saved : trace.saved) {
       if (saved.packed < call.end || !results.contains(saved.storage)) continue;
       saved.packed = call.end;
       saved.call = c;
-      if (again != graph::kNever) saved.unpacked = std::min(saved.unpacked, again);
-      if (copied.insert(saved.storage).second) first_of_each.push_back(saved);
+      saved.unpacked = std::min(saved.unpacked, again);
+      if (has_times && copied.insert(saved.storage).second) {
+        first_of_each.push_back(saved);
+      }
     }
     for (const graph::SavedTensor& saved : first_of_each) {
       AddCopy(trace, saved, call);

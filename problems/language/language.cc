@@ -39,7 +39,7 @@ class Choices {
       : restriction_(restriction), language_(language) {}
 
   void Add(const BlockChoice& blocks) {
-    if (!HasStep(blocks)) return;
+    if (!ArePredictedTogether(blocks.parts) || !HasStep(blocks)) return;
     const std::vector<ModuleId> modules = ModulesOf(blocks);
     if (modules.empty() || HasNested(blocks, modules) ||
         !units_.insert(UnitKey(blocks)).second) {

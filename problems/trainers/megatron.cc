@@ -98,6 +98,12 @@ BlockChoice ReadParts(const Config& config, const std::string& path,
   std::ranges::sort(choice.parts);
   const auto repeated = std::ranges::unique(choice.parts);
   choice.parts.erase(repeated.begin(), repeated.end());
+  if (!ArePredictedTogether(choice.parts)) {
+    config.Fail(path,
+                "layernorm without mlp, moe and shared_experts, as the peak of "
+                "these together is not predicted",
+                fmt::format("{}", fmt::join(choice.parts, ", ")));
+  }
   if (choice.parts.empty()) choice.kind = BlockKind::kNone;
   return choice;
 }
@@ -155,8 +161,8 @@ ConfigReading ReadMegatron(const Config& config, const ConfigNames& names) {
   reading.policy.stops_early = false;
   reading.notes.emplace_back(
       "Megatron's checkpoints run again to their end; the peak can be higher "
-      "by "
-      "the gradient of a unit's result");
+      "by the gradient of a unit's result, and with core_attn by a copy of the "
+      "gradient of its queries");
   return reading;
 }
 

@@ -35,7 +35,7 @@ std::vector<BlockChoice> ChoicesOf(BlockKind kind) {
       return {{.kind = kind, .period = 2}, {.kind = kind, .period = 3}};
     case BlockKind::kParts:
       return {{.kind = kind, .parts = {"mlp"}},
-              {.kind = kind, .parts = {"layernorm", "moe"}}};
+              {.kind = kind, .parts = {"core_attn", "layernorm"}}};
     case BlockKind::kAll:
     case BlockKind::kNone:
       break;
