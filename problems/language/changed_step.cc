@@ -92,16 +92,16 @@ void DiscardResults(Trace& trace, const std::vector<ModuleId>& modules) {
         results.insert(storage);
       }
     }
-    const Time again = GradientOfReader(trace, c, results);
+    const Time rerun_time = GradientOfReader(trace, c, results);
     const bool has_times =
-        again != graph::kNever && call.backward_end != graph::kNever;
+        rerun_time != graph::kNever && call.backward_end != graph::kNever;
     std::set<StorageId> copied;
     std::vector<graph::SavedTensor> first_of_each;
     for (graph::SavedTensor& saved : trace.saved) {
       if (saved.packed < call.end || !results.contains(saved.storage)) continue;
       saved.packed = call.end;
       saved.call = c;
-      saved.unpacked = std::min(saved.unpacked, again);
+      saved.unpacked = std::min(saved.unpacked, rerun_time);
       if (has_times && copied.insert(saved.storage).second) {
         first_of_each.push_back(saved);
       }

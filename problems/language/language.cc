@@ -39,7 +39,7 @@ class Choices {
       : restriction_(restriction), language_(language) {}
 
   void Add(const BlockChoice& blocks) {
-    if (!ArePredictedTogether(blocks.parts) || !HasStep(blocks)) return;
+    if (!HasStep(blocks)) return;
     const std::vector<ModuleId> modules = ModulesOf(blocks);
     if (modules.empty() || HasNested(blocks, modules) ||
         !units_.insert(UnitKey(blocks)).second) {
@@ -259,7 +259,7 @@ void AddSubsets(BlockKind kind, const std::vector<std::string>& names,
     for (size_t k = 0; k < count; ++k) {
       if ((set >> k & 1) != 0) (choice.*member).push_back(names[k]);
     }
-    choices.Add(choice);
+    if (ArePredictedTogether(choice.parts)) choices.Add(choice);
   }
 }
 

@@ -52,14 +52,14 @@ def _predicted(reruns: dict[str, int], text: str) -> collections.Counter[str]:
     the gradient of the queries out when it is complete, not before."""
     counts = collections.Counter(reruns)
     if "core_attn" in text:
-        around = {
+        extra_counts = {
             "aten.lift_fresh.default": 1,
             "aten._local_scalar_dense.default": 2,
             "aten.new_empty_strided.default": 1,
             "aten.copy_.default": 1,
             "aten.clone.default": -1,
         }
-        for name, count in around.items():
+        for name, count in extra_counts.items():
             counts[name] += 4 * count
     return _without_views(counts)
 
