@@ -15,6 +15,7 @@ namespace acplan::problems {
 using graph::ModuleId;
 using graph::ModuleRun;
 using graph::StorageId;
+using graph::Time;
 using graph::Trace;
 
 namespace {
@@ -42,6 +43,42 @@ std::vector<ModuleRun> RunsOf(const Trace& trace,
   return runs;
 }
 
+// Returns when the gradient arrives of what the module next to a call makes of the call's
+// results: Megatron-Core makes them again then.
+Time GradientOfReader(const Trace& trace, graph::CallId c,
+                      const std::set<StorageId>& results) {
+  const graph::TraceCall& call = trace.calls[c];
+  for (graph::CallId other = Next(c); other < trace.calls.end_id();
+       other = Next(other)) {
+    const graph::TraceCall& reader = trace.calls[other];
+    if (reader.parent != call.parent || reader.start < call.end) continue;
+    const bool reads = std::ranges::any_of(
+        reader.inputs,
+        [&](const StorageId storage) { return results.contains(storage); });
+    if (reads) return reader.backward_start;
+  }
+  return graph::kNever;
+}
+
+// Adds a copy of a result, which the module keeps from when it makes the result again until
+// its own backward pass is over.
+void AddCopy(Trace& trace, const graph::SavedTensor& result,
+             const graph::TraceCall& call) {
+  const StorageId copy = trace.storages.end_id();
+  graph::TraceStorage storage = trace.storages[result.storage];
+  storage.scope_end = call.end;
+  storage.freed = call.backward_end;
+  trace.storages.push_back(storage);
+  graph::TraceOperator& maker = trace.operators[storage.born];
+  maker.creates.push_back(copy);
+  maker.outputs.push_back(copy);
+  graph::SavedTensor saved = result;
+  saved.storage = copy;
+  saved.tensor = graph::kNone;
+  saved.local_end = saved.released = call.backward_end;
+  trace.saved.push_back(saved);
+}
+
 // Counts what autograd saves of the results of these parts as saved by their modules.
 void DiscardResults(Trace& trace, const std::vector<ModuleId>& modules) {
   for (const graph::CallId c : trace.calls.ids()) {
@@ -55,10 +92,22 @@ void DiscardResults(Trace& trace, const std::vector<ModuleId>& modules) {
         results.insert(storage);
       }
     }
+    const Time rerun_time = GradientOfReader(trace, c, results);
+    const bool has_times =
+        rerun_time != graph::kNever && call.backward_end != graph::kNever;
+    std::set<StorageId> copied;
+    std::vector<graph::SavedTensor> first_of_each;
     for (graph::SavedTensor& saved : trace.saved) {
       if (saved.packed < call.end || !results.contains(saved.storage)) continue;
       saved.packed = call.end;
       saved.call = c;
+      saved.unpacked = std::min(saved.unpacked, rerun_time);
+      if (has_times && copied.insert(saved.storage).second) {
+        first_of_each.push_back(saved);
+      }
+    }
+    for (const graph::SavedTensor& saved : first_of_each) {
+      AddCopy(trace, saved, call);
     }
   }
   std::ranges::stable_sort(trace.saved, {}, &graph::SavedTensor::packed);

@@ -18,8 +18,10 @@ namespace acplan::problems {
 //
 // - Runs of blocks are segments (graph/trace/segments.h).
 // - A module that discards its result keeps nothing of it either. A tensor of the result that
-//   autograd saves for others counts as saved by the module itself, when it ends. So the rules
-//   of checkpoints hold: the module runs again when backward first asks for that tensor.
+//   autograd saves for others counts as saved by the module itself, when it ends, and as asked
+//   for when the gradient of what reads it arrives. So the rules of checkpoints hold: the
+//   module runs again then. It has the new result twice, one for itself: a storage that the
+//   operator of the result creates as well.
 //
 // Operators are those of the step, in the same order.
 

@@ -45,7 +45,8 @@ struct NamedValue {
 struct Language {
   // The choices beside that of no unit. kFirst stands for all lengths, kEvery for all
   // periods, kClasses for all sets of classes of modules with children of which none is
-  // inside another, kParts for all such sets of parts, kRuns for all lengths above 1.
+  // inside another, kParts for all such sets of parts that are
+  // predicted together, kRuns for all lengths above 1.
   std::vector<BlockKind> blocks = {BlockKind::kAll};
   // If true, no unit is a choice, too.
   bool may_have_no_unit = true;

@@ -13,8 +13,8 @@ namespace acplan::problems {
 
 struct ModulePart {
   std::string_view name;
-  // The result is discarded in the forward pass, too: what reads it in the backward pass
-  // makes it run again.
+  // The result is discarded in the forward pass, too, and made again before backward reads
+  // it.
   bool discards_output = false;
   // A module of a PyTorch model can stand for the part; otherwise it is a function.
   bool is_module = true;
@@ -28,6 +28,10 @@ const std::vector<ModulePart>& ModuleParts();
 std::vector<graph::ModuleId> ModulesOfParts(
     const graph::Trace& trace, const std::vector<graph::ModuleId>& blocks,
     const std::vector<std::string>& names);
+
+// Returns whether a step with these parts as units is predicted: not if a part discards
+// what another one is given and would keep, as that is discarded as well.
+bool ArePredictedTogether(const std::vector<std::string>& names);
 
 // Returns the names of the parts that a trace has modules for, ascending.
 std::vector<std::string> PartsOf(const graph::Trace& trace,

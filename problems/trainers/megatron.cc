@@ -91,14 +91,19 @@ BlockChoice ReadParts(const Config& config, const std::string& path,
     choice.parts.push_back(name);
     if (!part->discards_output) continue;
     reading.notes.push_back(fmt::format(
-        "{}: what it returns is discarded and made again when backward first "
-        "reads it; Megatron makes it somewhat earlier, so the peak can be "
-        "higher by one of these results",
+        "{}: what it returns is discarded, and made again when the gradient of "
+        "what reads it arrives",
         name));
   }
   std::ranges::sort(choice.parts);
   const auto repeated = std::ranges::unique(choice.parts);
   choice.parts.erase(repeated.begin(), repeated.end());
+  if (!ArePredictedTogether(choice.parts)) {
+    config.Fail(path,
+                "layernorm without mlp, moe and shared_experts, as the peak of "
+                "these together is not predicted",
+                fmt::format("{}", fmt::join(choice.parts, ", ")));
+  }
   if (choice.parts.empty()) choice.kind = BlockKind::kNone;
   return choice;
 }
@@ -156,8 +161,8 @@ ConfigReading ReadMegatron(const Config& config, const ConfigNames& names) {
   reading.policy.stops_early = false;
   reading.notes.emplace_back(
       "Megatron's checkpoints run again to their end; the peak can be higher "
-      "by "
-      "the gradient of a unit's result");
+      "by the gradient of a unit's result, and with core_attn by a copy of the "
+      "gradient of its queries");
   return reading;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/base/input_error.h"
 #include "problems/trainers/config.h"
 #include "problems/trainers/trainer.h"
 #include "tests/problems/trainer_texts.h"
@@ -32,12 +33,19 @@ TEST(TrainersTest, ReadMegatronsScriptsAndWhatHandsThemOn) {
       read(kMegatronScript, ConfigFormat::kFlags).policy;
   EXPECT_EQ(first.blocks, (BlockChoice{.kind = BlockKind::kFirst, .end = 3}));
   EXPECT_FALSE(first.stops_early);
-  const ConfigReading parts = read(
-      "--recompute-activations --recompute-modules mlp layernorm core_attn",
-      ConfigFormat::kFlags);
-  EXPECT_EQ(parts.policy.blocks.parts,
-            (std::vector<std::string>{"layernorm", "mlp"}));
+  const ConfigReading parts =
+      read("--recompute-activations --recompute-modules layernorm core_attn",
+           ConfigFormat::kFlags);
+  EXPECT_EQ(parts.policy.blocks.parts, std::vector<std::string>{"layernorm"});
   EXPECT_EQ(parts.notes.size(), 3);  // no core_attn, discarded, to the end
+  try {
+    read("--recompute-activations --recompute-modules mlp layernorm",
+         ConfigFormat::kFlags);
+    ADD_FAILURE() << "expected a refusal";
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("the peak of these together is not predicted"));
+  }
   const ConfigReading yaml = read(
       "model:\n  recompute_granularity: selective\n"
       "  recompute_modules: [moe]\n  cpu_offloading: true\n",

@@ -35,7 +35,8 @@ std::vector<BlockChoice> ChoicesOf(BlockKind kind) {
       return {{.kind = kind, .period = 2}, {.kind = kind, .period = 3}};
     case BlockKind::kParts:
       return {{.kind = kind, .parts = {"mlp"}},
-              {.kind = kind, .parts = {"layernorm", "moe"}}};
+              {.kind = kind, .parts = {"layernorm"}},
+              {.kind = kind, .parts = {"mlp", "moe"}}};
     case BlockKind::kAll:
     case BlockKind::kNone:
       break;

@@ -4,12 +4,16 @@ emit`. Megatron-Core asks CUDA for random states and buffers: here it asks nobod
 import contextlib
 import functools
 import shlex
+import types
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+
+from acplan._base.patching import replaced_here
+from acplan._step.step_log import StepLog
 
 
 class _Buffers:
@@ -43,6 +47,36 @@ def prepare() -> None:
     random._set_all_rng_states = lambda *states: None
     random._fork_rng = _same_random_states
     random.CudaRNGStatesTracker.fork = lambda self, *name: contextlib.nullcontext()
+    # Checkpoints that discard their results ask Transformer Engine, even without FP8.
+    random.FP8GlobalStateManager = types.SimpleNamespace(is_fp8_enabled=lambda: False)
+    random.activation_recompute_forward = lambda **options: contextlib.nullcontext()
+    random.fp8_autocast = lambda **options: contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def discarded_results_count() -> Iterator[None]:
+    """Counts, within the block, the memory that Megatron-Core takes from results and gives back
+    to them. StepLog counts a storage that is made in the step as it was made; and PyTorch keeps
+    fake storages that were copied, so nothing is copied here."""
+    plain = StepLog.resized
+
+    def resized(log: StepLog, storage: torch.UntypedStorage, bytes_before: int) -> None:
+        entry = log.storages[log._number_of(storage, -1, True)]
+        born, entry.born = entry.born, -1
+        pieces = len(log.storages)
+        plain(log, storage, bytes_before)
+        entry.born = born
+        for piece in log.storages[pieces:]:
+            piece.born = born if piece.born < 0 else piece.born
+
+    def copy_(storage: torch.UntypedStorage, source: Any, *options: Any) -> Any:
+        return storage
+
+    with (
+        replaced_here(StepLog, "resized", resized),
+        replaced_here(torch.UntypedStorage, "copy_", copy_),
+    ):
+        yield
 
 
 class MegatronGpt(nn.Module):

@@ -4,6 +4,7 @@ again and the peak are those that it says."""
 import collections
 import functools
 import importlib.util
+import pathlib
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 import acplan
+from megatron_gpt import discarded_results_count
 from trainer_policies import TRAINERS, emitted, truth
 from zoo import EXAMPLES
 
@@ -118,3 +120,143 @@ def test_blocks_that_do_not_stop_early_and_save_every_second_product_are_predict
     assert "aten.mm.default" in emission["saved"]
     assert measured.reruns == collections.Counter(emission["reruns"])
     assert measured.peak_bytes == emission["peak_bytes"]
+
+
+def _saving_places(layer: nn.Module, saved: list[str]) -> Any:
+    """Returns the contexts of a checkpoint that saves operators in these places of a layer."""
+    path: list[str] = []
+
+    def enter(name: str, module: nn.Module, args: Any) -> None:
+        if not name:
+            path.clear()  # a rerun may have ended inside of a module
+        path.append(name)
+
+    def leave(module: nn.Module, args: Any, out: Any) -> None:
+        path.pop()
+
+    for name, module in layer.named_modules():
+        module.register_forward_pre_hook(functools.partial(enter, name))
+        module.register_forward_hook(leave)
+
+    def policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        is_saved = f"{path[-1] if path else ''}:{operator}" in saved
+        return CheckpointPolicy.MUST_SAVE if is_saved else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return functools.partial(create_selective_checkpoint_contexts, policy)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "remat_policy: full\n",
+        "remat_policy: save_qkv_proj\n",
+        "remat_policy: save_out_proj\n",
+        "remat_policy: minimal_with_context\n",
+        "remat_policy: custom\nmlpwi_0: device\nmlpwo: device\ncontext: device\n",
+    ],
+)
+def test_values_that_stay_are_predicted(tmp_path: pathlib.Path, text: str) -> None:
+    """PyTorch's checkpoints stand in for MaxText's, which run on JAX."""
+    path = tmp_path / "run.yml"
+    path.write_text(text)
+    audit = acplan.audit(_trace("llama"), path, trainer="maxtext", time_limit=0.1)
+    saved = audit.data["saved"]
+
+    def apply(model: nn.Module, text: str) -> None:
+        for name, layer in list(model.get_submodule("model.layers").named_children()):
+            unit = checkpoint_wrapper(layer, context_fn=_saving_places(layer, saved))
+            model.set_submodule(f"model.layers.{name}", unit)
+
+    model, inputs = _case("llama")
+    measured = truth(model, inputs, _trace("llama"), apply, text, optimizer="sgd")
+    assert bool(saved) == ("full" not in text)
+    assert measured.reruns == collections.Counter(audit.data["reruns"])
+    assert measured.peak_bytes == audit.effect.peak_bytes
+
+
+class _Again(torch.autograd.Function):
+    """A module that keeps its argument, and a result that was made again from it."""
+
+    @staticmethod
+    def forward(ctx: Any, owner: "_Discarding", x: torch.Tensor) -> torch.Tensor:
+        ctx.owner = owner
+        ctx.save_for_backward(x)
+        owner.context = ctx
+        out: torch.Tensor = owner.plain(x)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, torch.Tensor | None]:
+        (x, out), ctx.rerun = ctx.rerun, None
+        torch.autograd.backward(out, gradients)
+        return None, x.grad
+
+
+class _Discarding:
+    """Discards the result of a norm when its reader has run, and makes it again when the
+    gradient of the reader's result arrives."""
+
+    def __init__(self, norm: nn.Module, reader: nn.Module) -> None:
+        self.plain = norm.forward
+        self.context: Any = None
+        self.out: Any = None
+        norm.forward = self._run  # type: ignore[method-assign]  # of this module alone
+        reader.register_forward_hook(self._discard)
+
+    def _run(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = _Again.apply(self, x)  # type: ignore[no-untyped-call]  # PyTorch's
+        self.out = out
+        return out
+
+    def _discard(self, reader: nn.Module, args: Any, result: Any) -> None:
+        self.out.untyped_storage().resize_(0)
+        first = result[0] if isinstance(result, tuple) else result
+        first.register_hook(self._make_again)
+
+    def _make_again(self, gradient: torch.Tensor) -> None:
+        x = self.context.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            out = self.plain(x)
+        self.out.untyped_storage().resize_(out.untyped_storage().nbytes())
+        self.context.rerun = x, out
+        self.context = self.out = None
+
+
+class _NormedBlock(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.input_layernorm = nn.LayerNorm(32)
+        # The peak is inside of its backward pass, where the norm's result is there twice.
+        self.self_attn = nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = x + self.self_attn(self.input_layernorm(x))
+        return out
+
+
+def _normed_net() -> nn.Module:
+    net = _Net()
+    net.layers = nn.ModuleList(_NormedBlock() for _ in range(4))
+    return net
+
+
+def test_norms_that_discard_their_results_are_predicted(tmp_path: pathlib.Path) -> None:
+    """Stands in for Megatron-Core's `layernorm`, which need not be installed."""
+    path = tmp_path / "train.sh"
+    path.write_text("--recompute-granularity selective --recompute-modules layernorm\n")
+    batch = {"x": torch.randn(4096, 32, requires_grad=True)}
+    trace = acplan.trace(_normed_net(), progress=False, optimizer="sgd", **batch)
+    audit = acplan.audit(trace, path, trainer="megatron", time_limit=0.1)
+
+    def apply(model: nn.Module, text: str) -> None:
+        for layer in model.get_submodule("layers").children():
+            reader = layer.get_submodule("self_attn")
+            _Discarding(layer.get_submodule("input_layernorm"), reader)
+
+    with discarded_results_count():
+        measured = truth(_normed_net(), batch, trace, apply, "", optimizer="sgd")
+    assert measured.reruns == collections.Counter(audit.data["reruns"])
+    # Autograd holds the norm's result until the product that reads it is done with its bias.
+    result_bytes = 4096 * 32 * 4
+    assert 0 <= measured.peak_bytes - audit.effect.peak_bytes <= result_bytes
+    assert measured.peak_bytes < trace.peak_bytes

@@ -8,12 +8,12 @@ import pathlib
 import pytest
 
 import acplan
-from trainer_policies import TRAINERS, emitted, truth
+from trainer_policies import TRAINERS, Truth, emitted, truth
 
 if not importlib.util.find_spec("megatron"):
     pytest.skip("megatron-core is not installed", allow_module_level=True)
 
-from megatron_gpt import MegatronGpt, inputs
+from megatron_gpt import MegatronGpt, discarded_results_count, inputs
 
 _QUICK = ("--time-limit", "0.1")
 # The gradient of a layer's result, which a reentrant checkpoint holds while the layer runs
@@ -26,8 +26,48 @@ def _trace() -> acplan.Trace:
     return acplan.trace(MegatronGpt(), progress=False, optimizer="sgd", **inputs())
 
 
-def _without_views(reruns: dict[str, int]) -> dict[str, int]:
-    return {name: count for name, count in reruns.items() if "view" not in name}
+def _measured(text: str) -> Truth:
+    with discarded_results_count():
+        return truth(
+            MegatronGpt(), inputs(), _trace(), TRAINERS["megatron"], text, optimizer="sgd"
+        )
+
+
+def test_attention_at_the_peak_holds_two_gradients_more(tmp_path: pathlib.Path) -> None:
+    """The checkpoint holds the gradient of its result, and copies that of the queries."""
+    path = tmp_path / "train.sh"
+    path.write_text("--recompute-granularity selective --recompute-modules core_attn\n")
+    model, arguments = MegatronGpt(layers=2, length=512), inputs(batch=1, length=512)
+    trace = acplan.trace(model, progress=False, optimizer="sgd", **arguments)
+    audit = acplan.audit(trace, path, time_limit=0.1)
+    measured = truth(
+        model, arguments, trace, TRAINERS["megatron"], path.read_text(), optimizer="sgd"
+    )
+    assert measured.peak_bytes - audit.effect.peak_bytes == 2 * 512 * 256 * 4
+
+
+def _predicted(reruns: dict[str, int], text: str) -> collections.Counter[str]:
+    """Returns the operators that are predicted beside those of the plain step, and what the
+    code around `core_attn` runs in each layer: it hands a number over as a tensor, and lays
+    the gradient of the queries out when it is complete, not before."""
+    counts = collections.Counter(reruns)
+    if "core_attn" in text:
+        extra_counts = {
+            "aten.lift_fresh.default": 1,
+            "aten._local_scalar_dense.default": 2,
+            "aten.new_empty_strided.default": 1,
+            "aten.copy_.default": 1,
+            "aten.clone.default": -1,
+        }
+        for name, count in extra_counts.items():
+            counts[name] += 4 * count
+    return _without_views(counts)
+
+
+def _without_views(reruns: dict[str, int]) -> collections.Counter[str]:
+    return collections.Counter(
+        {name: count for name, count in reruns.items() if "view" not in name and count}
+    )
 
 
 @pytest.mark.parametrize(
@@ -35,31 +75,31 @@ def _without_views(reruns: dict[str, int]) -> dict[str, int]:
     [
         "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
         "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2",
+        "--recompute-granularity selective --recompute-modules core_attn",
         "--recompute-granularity selective --recompute-modules mlp",
+        "--recompute-granularity selective --recompute-modules layernorm",
+        "--recompute-granularity selective --recompute-modules core_attn layernorm",
+        "--recompute-granularity selective --recompute-modules core_attn mlp",
     ],
 )
 def test_megatron_does_what_the_audit_says(tmp_path: pathlib.Path, flags: str) -> None:
     path = tmp_path / "train.sh"
     path.write_text(f"RECOMPUTE_ARGS=(\n    {flags}\n)\n")
     audit = acplan.audit(_trace(), path, time_limit=0.1)
-    measured = truth(
-        MegatronGpt(), inputs(), _trace(), TRAINERS["megatron"], path.read_text(),
-        optimizer="sgd",
-    )  # fmt: skip
+    measured = _measured(path.read_text())
     assert audit.trainer == "megatron"
-    assert _without_views(audit.data["reruns"]) == _without_views(measured.reruns)
-    assert 0 <= measured.peak_bytes - audit.effect.peak_bytes <= _GRADIENT_BYTES
+    assert _predicted(audit.data["reruns"], flags) == _without_views(measured.reruns)
+    # Neither attention nor norms are at the peak while they run again.
+    is_exact = flags.endswith((" core_attn", " layernorm"))
+    most_bytes = 0 if is_exact else _GRADIENT_BYTES
+    assert 0 <= measured.peak_bytes - audit.effect.peak_bytes <= most_bytes
 
 
-@pytest.mark.parametrize("share", [0.5])
+@pytest.mark.parametrize("share", [0.0, 0.5])
 def test_megatron_does_what_the_flags_were_said_to_do(share: float) -> None:
     least = emitted(_trace(), "megatron", "min", *_QUICK)["budget_bytes"]
     budget = round(least + share * (_trace().peak_bytes - least))
     emission = emitted(_trace(), "megatron", str(budget), *_QUICK)
-    measured = truth(
-        MegatronGpt(), inputs(), _trace(), TRAINERS["megatron"], emission["text"],
-        optimizer="sgd",
-    )  # fmt: skip
-    reruns = collections.Counter(_without_views(emission["reruns"]))
-    assert reruns == collections.Counter(_without_views(measured.reruns))
+    measured = _measured(emission["text"])
+    assert _predicted(emission["reruns"], emission["text"]) == _without_views(measured.reruns)
     assert 0 <= measured.peak_bytes - emission["peak_bytes"] <= _GRADIENT_BYTES
