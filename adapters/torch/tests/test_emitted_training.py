@@ -180,7 +180,9 @@ def test_losses_are_those_without_checkpoints(trainer: str, tmp_path: pathlib.Pa
     assert all(torch.equal(weight, other) for weight, other in pairs)
 
 
-def test_checkpoints_that_draw_other_random_numbers_are_not_emitted() -> None:
+def test_units_that_would_draw_other_random_numbers_are_not_emitted() -> None:
+    """Dropout is in attention: its modules and those around them are no units, others are."""
     emission = emitted(_trace(0.1), "accelerate", "min", "--time-limit", "0.1")
-    assert emission["units"] == []
-    assert emission["budget_bytes"] == _trace(0.1).peak_bytes
+    assert {unit.rpartition(".")[2] for unit in emission["units"]} == {"mlp"}
+    without = emitted(_trace(0.0), "accelerate", "min", "--time-limit", "0.1")
+    assert without["budget_bytes"] < emission["budget_bytes"]
