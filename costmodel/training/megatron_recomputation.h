@@ -7,8 +7,8 @@
 
 namespace acplan::costmodel {
 
-// Recomputation in the words of Megatron-Core: none, the first layers of each stage, or parts
-// of all layers.
+// Megatron-Core's words say three kinds of recomputation: none, the first layers of each
+// stage, or parts of all layers.
 
 struct MegatronAnswer {
   TrainingReport report = {};
@@ -16,9 +16,10 @@ struct MegatronAnswer {
   int64_t tried_count = 0;
 };
 
-// Returns the report of the job with the recomputation that is fastest within `budget` bytes,
-// of all that these words can say; with the least memory if none fits. Ties by memory.
-// Throws InputError if the job is legal with none of them.
+// Returns the report of the job with the recomputation that is fastest within `budget` bytes
+// among all that these words can say, and needs the least memory among equally fast ones.
+// If none fits, returns the one with the least memory. Throws InputError if the job is legal
+// with none of them.
 MegatronAnswer BestOfMegatron(const TrainingJob& job, double budget);
 
 }  // namespace acplan::costmodel

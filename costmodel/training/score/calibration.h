@@ -9,8 +9,8 @@
 
 namespace acplan::costmodel {
 
-// Factors of times, from a few runs of one's own: they multiply the times of everything
-// that a GPU computes, of everything that it sends, and of the host.
+// A few runs of one's own give factors. They multiply the times of everything that a GPU
+// computes, the times of everything that it sends, and the host's.
 struct Calibration {
   double computation = 1;
   double communication = 1;

@@ -155,7 +155,7 @@ class Estimator:
         if key not in self._families:
             try:
                 self._families[key] = self._traced(combination)
-            except Exception:  # of a model that does not run with fewer layers
+            except Exception:  # it may not run with fewer layers: then there is no estimate
                 self._families[key] = None
         return self._families[key]
 
