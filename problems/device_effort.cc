@@ -38,7 +38,8 @@ solver::SearchLimits DeviceEffort::Limits(bool fits) const {
       std::max(limits.gap, fits || is_longer_ ? kGapOfOthers : kGapWithoutFit);
   const double seconds =
       is_longer_ ? SecondsLeftToBegin() / 2
-                 : kLastEnd.SecondsFor(seconds_of_first_) - clock_.Seconds();
+                 : patience_ * kLastEnd.SecondsFor(seconds_of_first_) -
+                       clock_.Seconds();
   limits.time_limit_s = std::min(limits.time_limit_s, seconds);
   if (!is_longer_) limits.part_limit = kPartsOfOthers;
   return limits;
@@ -50,7 +51,8 @@ bool DeviceEffort::MayTryAnother() const {
 
 bool DeviceEffort::MayChangePlans() const {
   return clock_.Seconds() <
-             seconds_before_changes_ + kChanges.SecondsFor(seconds_of_first_) &&
+             seconds_before_changes_ +
+                 patience_ * kChanges.SecondsFor(seconds_of_first_) &&
          !IsStopped();
 }
 
@@ -59,7 +61,8 @@ bool DeviceEffort::IsStopped() const {
 }
 
 double DeviceEffort::SecondsLeftToBegin() const {
-  return kLastBegin.SecondsFor(seconds_of_first_) - clock_.Seconds();
+  return patience_ * kLastBegin.SecondsFor(seconds_of_first_) -
+         clock_.Seconds();
 }
 
 }  // namespace acplan::problems

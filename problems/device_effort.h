@@ -12,7 +12,9 @@ namespace acplan::problems {
 // time. The rest of that time goes to longer searches, which meet more plans.
 class DeviceEffort {
  public:
-  explicit DeviceEffort(const solver::SearchLimits& limits) : clock_(limits) {}
+  // `patience` is that of a DeviceChoice.
+  DeviceEffort(const solver::SearchLimits& limits, double patience)
+      : clock_(limits), patience_(patience) {}
 
   bool HasEndedFirst() const { return seconds_of_first_ > 0; }
   // Says that the first search has ended.
@@ -36,6 +38,7 @@ class DeviceEffort {
   double SecondsLeftToBegin() const;
 
   solver::LimitClock clock_;
+  double patience_;
   double seconds_of_first_ = 0;  // 0: it has not ended
   double seconds_before_changes_ = 0;
   bool is_longer_ = false;

@@ -138,7 +138,7 @@ int64_t MostNear(const graph::Trace& trace) {
 class DeviceSearch {
  public:
   DeviceSearch(const Question& question, const DeviceChoice& choice)
-      : effort_(question.options.limits),
+      : effort_(question.options.limits, choice.patience),
         question_(question),
         choice_(choice),
         families_(BuildFamilies(question)),

@@ -21,6 +21,9 @@ struct DeviceChoice {
       0;  // that PyTorch's allocator and the reserve can have
   std::vector<DeviceSetting> settings;  // the one preferred first
   std::optional<PlanGpu> gpu = {};      // that has the memory, if it was named
+  // Multiplies the time that searches beside the first may take (device_effort.h). With a
+  // large one, answers do not depend on the machine's speed.
+  double patience = 1;
 };
 
 // A plan that was run: the one for a budget, or one that the search for it met.

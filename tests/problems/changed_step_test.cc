@@ -42,7 +42,7 @@ std::optional<graph::Trace> WithRuns(
 // Runs of blocks as units, by the segments themselves.
 TEST(RunsOfBlocks, AreTheBestOfAllLengths) {
   int answers = 0;
-  for (unsigned seed = 0; seed < kChangedSteps; ++seed) {
+  for (unsigned seed = 0; seed < 4 * kChangedSteps; ++seed) {
     const LanguageStep step(seed, {.blocks_least = 3, .blocks_most = 6});
     const std::vector<graph::ModuleId> blocks = BlocksOf(step.trace);
     const RestrictedTrace restricted = Restrict(

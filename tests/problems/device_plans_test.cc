@@ -41,6 +41,12 @@ std::vector<DeviceSetting> AllSettings() {
           Setting("native", true), Setting("expandable_segments:True", true)};
 }
 
+// Returns a choice whose searches end by themselves, however slow the machine is.
+DeviceChoice PatientChoice(int64_t bytes, std::vector<DeviceSetting> settings) {
+  return {
+      .memory_bytes = bytes, .settings = std::move(settings), .patience = 1e4};
+}
+
 // A random step whose storages have up to 30 MiB, and the question about it.
 struct DeviceQuestion {
   explicit DeviceQuestion(
@@ -95,8 +101,7 @@ TEST(DevicePlansTest, PlansFitTheDevice) {
     SCOPED_TRACE(seed);
     const DeviceQuestion source(seed);
     const int64_t device = source.Unplanned() * (88 + seed % 30) / 100;
-    const DeviceChoice choice{.memory_bytes = device,
-                              .settings = AllSettings()};
+    const DeviceChoice choice = PatientChoice(device, AllSettings());
     const DeviceAnswer device_answer =
         AskForDevice(source.AsQuestion(), choice);
     const Plan& plan = device_answer.answer.plan;
@@ -167,9 +172,9 @@ TEST(DevicePlansTest, FindsPlansOnDevicesThatFewPlansFit) {
       if (device) least = std::min(least, device->bytes);
     }
     ++cases;
-    const Plan plan = AskForDevice(source.AsQuestion(), {.memory_bytes = least,
-                                                         .settings = {native}})
-                          .answer.plan;
+    const Plan plan =
+        AskForDevice(source.AsQuestion(), PatientChoice(least, {native}))
+            .answer.plan;
     missed += plan.HasPlan() ? 0 : 1;
     if (!plan.HasPlan()) continue;
     EXPECT_EQ(plan.device->least_device_bytes, least);
@@ -232,8 +237,7 @@ TEST(DevicePlansTest, AreHardlyWorseThanTheBestPlanThatFits) {
       }
       ++cases;
       const Plan plan =
-          AskForDevice(source.AsQuestion(),
-                       {.memory_bytes = device, .settings = {native}})
+          AskForDevice(source.AsQuestion(), PatientChoice(device, {native}))
               .answer.plan;
       if (!plan.HasPlan()) continue;
       ++found;
@@ -252,10 +256,10 @@ TEST(DevicePlansTest, AreHardlyWorseThanTheBestPlanThatFits) {
 TEST(DevicePlansTest, ChecksFindFalseStatements) {
   const DeviceQuestion source(3);
   const int64_t device = source.Unplanned() * 2;
-  const Plan plan = AskForDevice(source.AsQuestion(),
-                                 {.memory_bytes = device,
-                                  .settings = {Setting("native", false)}})
-                        .answer.plan;
+  const Plan plan =
+      AskForDevice(source.AsQuestion(),
+                   PatientChoice(device, {Setting("native", false)}))
+          .answer.plan;
   ASSERT_TRUE(plan.device);
   const auto broken = [&](const Plan& changed) {
     return FirstBrokenRule(source.profile, changed, {}, &source.trace)
@@ -318,10 +322,10 @@ TEST(DevicePlansTest, DefaultsMayFailOnTheDeviceAndEndOnASmallerOne) {
 
 TEST(DevicePlansTest, PlanFilesHaveTheDevice) {
   const DeviceQuestion source(5);
-  const Plan plan = AskForDevice(source.AsQuestion(),
-                                 {.memory_bytes = source.Unplanned() * 11 / 10,
-                                  .settings = AllSettings()})
-                        .answer.plan;
+  const Plan plan =
+      AskForDevice(source.AsQuestion(),
+                   PatientChoice(source.Unplanned() * 11 / 10, AllSettings()))
+          .answer.plan;
   ASSERT_TRUE(plan.device);
   EXPECT_EQ(ParsePlan(PlanToJson(plan), "plan").device, plan.device);
 }

@@ -87,7 +87,8 @@ LengthQuestion QuestionAbout(const LengthProblem& problem, int64_t memory,
                     .config = graph::ParseAllocatorConfig("native", "")},
                    {.allocator = "expandable_segments:True",
                     .config = graph::ParseAllocatorConfig(
-                        "expandable_segments:True", "")}}};
+                        "expandable_segments:True", "")}},
+      .patience = 1e4};
   for (const graph::TraceOfLength& length : problem.lengths) {
     question.switches.push_back(length.length);
   }
