@@ -30,12 +30,13 @@ constexpr double kNearStep = 1e-3;
 
 // Returns what a rerun of each operator adds at least to the host's time.
 Times HostTimesOf(const graph::Trace& trace) {
+  const graph::HostTimes& host = *trace.host;
   Times times(trace.operators.size());
   for (const graph::OperatorId op : trace.operators.ids()) {
     const bool is_view = trace.operators[op].view;
-    times[op] =
-        (trace.host->unit.Us(is_view) + (is_view ? 0 : trace.host->launch_us)) *
-        1e-3;
+    times[op] = (std::min(host.unit.Us(is_view), host.quiet_unit.Us(is_view)) +
+                 (is_view ? 0 : host.launch_us)) *
+                1e-3;
   }
   return times;
 }
@@ -57,6 +58,11 @@ std::vector<Variant> VariantsOf(const PlanOptions& options) {
   PlanOptions without_skips = options;
   without_skips.may_skip = false;
   if (options.may_skip) variants.push_back({without_skips, false});
+  if (options.patterns.save.empty()) {
+    PlanOptions quiet = without_skips;
+    quiet.patterns.recompute = {"*"};
+    variants.push_back({std::move(quiet), true});
+  }
   variants.push_back({std::move(without_skips), true});
   return variants;
 }

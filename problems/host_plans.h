@@ -21,7 +21,7 @@ namespace acplan::problems {
 //
 // A plan with the least d is the best one if its step does not wait for the host. Otherwise
 // plans are searched for that cost the host little: with the least recomputation by the
-// host's times, with skips and without.
+// host's times, with skips and without, and with quiet units alone.
 
 // Returns an answer whose plan has, on a trace with the host's times, the bound of any
 // plan's step; and in its place, where the step waits for the host, the best plan known for

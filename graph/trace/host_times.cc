@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
-#include <unordered_set>
+#include <unordered_map>
 
 #include "graph/trace/simulation.h"
 #include "graph/trace/trace.h"
@@ -47,19 +47,36 @@ double HostMs(const Trace& trace) {
   return (us + update_us / static_cast<double>(trace.microbatches)) * kMsOfUs;
 }
 
+// Returns whether the call writes to memory that it did not make.
+bool WritesOutside(const Trace& trace, const TraceCall& call) {
+  return std::ranges::any_of(call.Operators(), [&](OperatorId op) {
+    return std::ranges::any_of(
+        trace.operators[op].mutates, [&](StorageId storage) {
+          return trace.storages[storage].IsOlderThan(call.start);
+        });
+  });
+}
+
 // Returns what units add to it.
 double AddedHostMs(const Trace& trace,
                    const std::vector<CheckpointedModule>& modules,
                    const Simulation& simulation) {
   const HostTimes& host = *trace.host;
   double us = 0;
-  std::unordered_set<ModuleId> units;
-  for (const CheckpointedModule& unit : modules) units.insert(unit.module);
+  // Whether each unit may be quiet.
+  std::unordered_map<ModuleId, bool> units;
+  for (const CheckpointedModule& unit : modules) {
+    units[unit.module] =
+        unit.RecomputesEverything() && !trace.modules[unit.module].IsSegment();
+  }
   for (const CallId c : trace.calls.ids()) {
     const TraceCall& call = trace.calls[c];
-    if (!units.contains(call.module) || call.no_grad) continue;
+    const auto unit = units.find(call.module);
+    if (unit == units.end() || call.no_grad) continue;
+    const bool is_quiet = unit->second && !WritesOutside(trace, call);
+    const HostPair& pair = is_quiet ? host.quiet_unit : host.unit;
     for (const OperatorId op : call.Operators()) {
-      us += host.unit.Us(trace.operators[op].view);
+      us += pair.Us(trace.operators[op].view);
     }
     us += host.module_us * CallsIn(trace, c);
   }

@@ -18,10 +18,13 @@ struct Trace;
 //   operator takes it a time that depends on the pass, and on whether it is a view, which
 //   launches nothing. So does each call of a module.
 // - A unit takes it a time more for each of its operators, in its forward pass and in its
-//   recomputation together, whatever is decided: Python is called before and after the
-//   operator. A call of a unit takes it a time for each call of a module in it, itself
+//   recomputation together, whatever is decided for the operator: Python is called before
+//   and after it. In a quiet unit Python is not called, and the time is that of running
+//   again. A call of a unit takes it a time for each call of a module in it, itself
 //   included, whose state is kept and restored. An operator that runs again is also
 //   launched again.
+// - A unit is quiet if it recomputes everything, is a module and no run of modules, and
+//   writes only to memory that its call makes.
 // - Device and host are two queues. The device never runs ahead of the host, and the host
 //   queues work for the device without waiting. In a loop of equal steps, a step therefore
 //   takes the longer of both times.
@@ -41,7 +44,8 @@ struct HostTimes {
   double update_us = 0;  // an operator of the optimizer step
   double call_us = 0;    // a call of a module in the forward pass
   // Beyond these, in a unit's forward pass and in its recomputation together.
-  HostPair unit;         // an operator of the unit
+  HostPair unit;         // an operator of a unit that is not quiet
+  HostPair quiet_unit;   // an operator of a quiet unit
   double module_us = 0;  // a call of a module in the unit
   double launch_us = 0;  // an operator that runs again and is no view
 

@@ -27,13 +27,16 @@ nlohmann::ordered_json PairJson(const HostPair& pair) {
 }  // namespace
 
 HostTimes ParseHostTimes(const JsonField& field) {
-  return {.forward = ParsePair(field, "forward_us"),
-          .backward = ParsePair(field, "backward_us"),
-          .update_us = ParseUs(field, "update_us"),
-          .call_us = ParseUs(field, "call_us"),
-          .unit = ParsePair(field, "unit_us"),
-          .module_us = ParseUs(field, "module_us"),
-          .launch_us = ParseUs(field, "launch_us")};
+  const bool knows_quiet = field.Has("quiet_unit_us");
+  return {
+      .forward = ParsePair(field, "forward_us"),
+      .backward = ParsePair(field, "backward_us"),
+      .update_us = ParseUs(field, "update_us"),
+      .call_us = ParseUs(field, "call_us"),
+      .unit = ParsePair(field, "unit_us"),
+      .quiet_unit = ParsePair(field, knows_quiet ? "quiet_unit_us" : "unit_us"),
+      .module_us = ParseUs(field, "module_us"),
+      .launch_us = ParseUs(field, "launch_us")};
 }
 
 nlohmann::ordered_json ToJson(const HostTimes& host) {
@@ -42,6 +45,7 @@ nlohmann::ordered_json ToJson(const HostTimes& host) {
           {"update_us", host.update_us},
           {"call_us", host.call_us},
           {"unit_us", PairJson(host.unit)},
+          {"quiet_unit_us", PairJson(host.quiet_unit)},
           {"module_us", host.module_us},
           {"launch_us", host.launch_us}};
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -87,6 +88,12 @@ struct CheckpointedModule {
   // The arguments of each call that wait in the host's memory, as ascending places in
   // TraceCall::arguments.
   std::vector<int32_t> offloaded_arguments = {};
+
+  bool RecomputesEverything() const {
+    return std::ranges::all_of(decisions, [](OperatorDecision decision) {
+      return decision == OperatorDecision::kRecompute;
+    });
+  }
 };
 
 struct Simulation {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <set>
 #include <vector>
 
 #include "graph/trace/simulation.h"
@@ -21,7 +22,7 @@ namespace {
 struct HostCounts {
   // Indexed by whether the operator is a view.
   double forward[2] = {0, 0}, backward[2] = {0, 0};
-  double in_units[2] = {0, 0};
+  double in_units[2] = {0, 0}, in_quiet_units[2] = {0, 0};
   double updates = 0, calls = 0, calls_in_units = 0, launches = 0;
 };
 
@@ -39,6 +40,7 @@ double BaselineMs(const graph::HostTimes& host, const HostCounts& counts) {
 
 double AddedMs(const graph::HostTimes& host, const HostCounts& counts) {
   return (Us(host.unit, counts.in_units) +
+          Us(host.quiet_unit, counts.in_quiet_units) +
           host.module_us * counts.calls_in_units +
           host.launch_us * counts.launches) /
          1e3;
@@ -75,6 +77,28 @@ graph::IndexedVector<graph::CallId, int> CallsInside(const Trace& trace) {
   return counts_in;
 }
 
+// Returns whether the call writes to storages that none of its operators created.
+bool WritesToOthers(const Trace& trace, const graph::TraceCall& call) {
+  std::set<graph::StorageId> own;
+  for (const OperatorId op : call.Operators()) {
+    own.insert(trace.operators[op].creates.begin(),
+               trace.operators[op].creates.end());
+    for (const graph::StorageId storage : trace.operators[op].mutates) {
+      if (!own.contains(storage)) return true;
+    }
+  }
+  return false;
+}
+
+bool IsQuiet(const Trace& trace, const graph::CheckpointedModule& unit,
+             const graph::TraceCall& call) {
+  const auto recomputed =
+      std::ranges::count(unit.decisions, graph::OperatorDecision::kRecompute);
+  return recomputed == std::ssize(unit.decisions) &&
+         trace.modules[unit.module].run_end == graph::kNone &&
+         !WritesToOthers(trace, call);
+}
+
 HostCounts CountUnits(const Trace& trace, const Plan& plan) {
   HostCounts counts;
   const auto counts_in = CallsInside(trace);
@@ -84,8 +108,10 @@ HostCounts CountUnits(const Trace& trace, const Plan& plan) {
     for (const graph::CallId c : trace.calls.ids()) {
       const graph::TraceCall& call = trace.calls[c];
       if (call.module != unit.module || call.no_grad) continue;
+      double(&in_units)[2] =
+          IsQuiet(trace, unit, call) ? counts.in_quiet_units : counts.in_units;
       for (const OperatorId op : call.Operators()) {
-        counts.in_units[trace.operators[op].view ? 1 : 0] += 1;
+        in_units[trace.operators[op].view ? 1 : 0] += 1;
       }
       counts.calls_in_units += counts_in[c];
     }

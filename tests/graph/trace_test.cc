@@ -188,13 +188,15 @@ TEST(Trace, MayHaveTimesOfTheHost) {
       R"({"forward_us": {"operator": 7, "view": 1.5},
           "backward_us": {"operator": 6, "view": 1}, "update_us": 5,
           "call_us": 4, "unit_us": {"operator": 18, "view": 10},
-          "module_us": 20, "launch_us": 0.5})");
+          "quiet_unit_us": {"operator": 9, "view": 2}, "module_us": 20,
+          "launch_us": 0.5})");
   const Trace t = ParseTrace(small.dump(), "t.json");
   EXPECT_EQ(t.host, (HostTimes{.forward = {7, 1.5},
                                .backward = {6, 1},
                                .update_us = 5,
                                .call_us = 4,
                                .unit = {18, 10},
+                               .quiet_unit = {9, 2},
                                .module_us = 20,
                                .launch_us = .5}));
   EXPECT_EQ(ParseTrace(ToJson(t), "t.json"), t);
@@ -209,6 +211,10 @@ TEST(Trace, MayHaveTimesOfTheHost) {
     EXPECT_THAT(TraceErrorOf(edited.dump()), HasSubstr("t.json: host."))
         << pointer;
   }
+  // Earlier traces don't know quiet units.
+  small["host"].erase("quiet_unit_us");
+  EXPECT_EQ(ParseTrace(small.dump(), "t.json").host->quiet_unit,
+            (HostPair{18, 10}));
   small["host"].erase("update_us");
   EXPECT_THAT(TraceErrorOf(small.dump()), HasSubstr("update_us"));
 }

@@ -76,9 +76,9 @@ class Names(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def operators_of(module: nn.Module, x: torch.Tensor) -> list[str]:
+def operators_of(module: nn.Module, *args: Any) -> list[str]:
     with Names() as names:
-        module(x)
+        module(*args)
     return names.operators
 
 

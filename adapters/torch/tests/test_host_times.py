@@ -41,8 +41,8 @@ def test_a_unit_takes_the_host_its_operators_and_modules() -> None:
     views = sum(o.get("view", False) for o in operators)
     # The unit and its three children. Everything runs again but the last product.
     increase = (
-        (len(operators) - views) * times["unit_us"]["operator"]
-        + views * times["unit_us"]["view"]
+        (len(operators) - views) * times["quiet_unit_us"]["operator"]
+        + views * times["quiet_unit_us"]["view"]
         + 4 * times["module_us"]
         + 2 * times["launch_us"]
     )

@@ -16,6 +16,7 @@ import stateful_modules
 from acplan._apply import checkpoint
 from acplan._apply.quiet_call import QuietForward
 from acplan._apply.unit_state import StateOfUnit
+from sharding_cases import operators_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -99,6 +100,32 @@ def test_calls_after_the_first_have_no_mode(quiet_calls: list[int]) -> None:
     assert quiet_calls == [8]
     # Nothing has changed since the first calls, so they run again without a mode, too.
     assert sum(modes) == 2
+
+
+def _listed(net: _Net, fqn: str, *more: str) -> nn.Module:
+    """Returns the net with a plan that lists what its first block recomputes, and `more`."""
+    names = operators_of(net.blocks[0], torch.ones(3, _WIDTH), 0)
+    operators = tuple(acplan.PlannedOperator(name, False) for name in (*names, *more))
+    return acplan.apply(net, acplan.Plan((acplan.PlannedModule(fqn, operators),)))
+
+
+def test_a_list_of_nothing_but_recomputation_is_quiet(quiet_calls: list[int]) -> None:
+    torch.manual_seed(0)
+    expected = [*_steps(_Net(None))]
+    torch.manual_seed(0)
+    for before, after in zip(
+        expected, _steps(_listed(_Net(None), "_Net.blocks.0")), strict=True
+    ):
+        assert all(map(torch.equal, before, after))
+    assert quiet_calls == [4]
+
+
+def test_the_first_call_is_compared_with_the_list() -> None:
+    net = _listed(_Net(None), "_Net.blocks.0", "aten.cos.default")
+    with pytest.warns(
+        acplan.PlanMismatchWarning, match="is missing, the plan expects aten.cos"
+    ):
+        [*_steps(net, 1)]
 
 
 def _late_write(block: _Block, x: torch.Tensor, step: int) -> torch.Tensor:

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import (
 
 from acplan._apply.compiled_unit import contexts_in_compiler, saved_by_name
 from acplan._apply.forward_mode import Forward
-from acplan._apply.matching import InOrder, Matching, NothingSaved
+from acplan._apply.matching import Anything, InOrder, Matching, NothingSaved
 from acplan._apply.mode import Contexts
 from acplan._apply.offload import Freight, Traffic
 from acplan._apply.policy import Decision, Policy
@@ -96,17 +96,19 @@ def whole_checkpoint_of(
     strict: bool = False,
     traffic: Traffic | None = None,
     offloaded_arguments: Sequence[int] = (),
+    decisions: Sequence[Decision] = (),
 ) -> Callable[..., Any]:
     """Returns a function that calls a module in a checkpoint that saves nothing, for
-    `checkpoint_wrapper`."""
+    `checkpoint_wrapper`. If there are `decisions`, which then all recompute, a
+    PlanMismatchWarning says if the calls that a mode sees run other operators."""
 
     knowledge, state = Knowledge(), StateOfUnit()
-    policy = Policy.from_decisions(fqn, (), strict)
+    policy = Policy.from_decisions(fqn, decisions, strict)
     offloads = bool(offloaded_arguments)
 
     def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
-            if not offloads:
+            if not (offloads or decisions):
                 return checkpoint(module, *args, use_reentrant=False, **kwargs)
             in_compiler = functools.partial(contexts_in_compiler, "", offloads, strict)
             return checkpoint(
@@ -115,9 +117,9 @@ def whole_checkpoint_of(
         tape = Tape()
         tape.state = state.now(module)
         tape.argument_memory = memory_given(args, kwargs)
-        context_fn = functools.partial(
-            _contexts_of_whole, module, tape.state.modules, fqn, tape, knowledge
-        )
+        if decisions:
+            tape.tell = policy.tell
+        context_fn = functools.partial(_contexts_of_whole, module, policy, tape, knowledge)
         with (
             freight_of_call(traffic, policy, tape, offloads) as freight,
             arguments_held(freight, policy, args, offloaded_arguments),
@@ -172,21 +174,24 @@ def arguments_held(
 
 
 def _contexts_of_whole(
-    module: torch.nn.Module,
-    modules: Sequence[torch.nn.Module],
-    fqn: str,
-    tape: Tape,
-    knowledge: Knowledge,
+    module: torch.nn.Module, policy: Policy, tape: Tape, knowledge: Knowledge
 ) -> tuple[Any, Recomputation]:
+    assert tape.state is not None
+    modules = tape.state.modules
     sharded = sharded_in(modules)
     is_compiled = any(map(has_compiled_call, modules))
     is_possible = not (sharded or is_compiled) and knowledge.may_be_quiet(tape)
     forward: Any = QuietForward(tape, knowledge)
     if not (is_possible and knowledge.is_quiet):
+        has_list = policy.decisions and not is_compiled
         forward = SeenForward(
-            tape, knowledge if is_possible else None, sharded, not is_compiled
+            tape,
+            InOrder(policy, tape) if has_list else Anything(),
+            knowledge if is_possible else None,
+            sharded,
+            not is_compiled,
         )
-    return forward, Recomputation(tape, fqn, module, sharded)
+    return forward, Recomputation(tape, policy.fqn, module, sharded)
 
 
 def sharded_in(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:

@@ -16,6 +16,16 @@ class Matching(Protocol):
     def end(self, tape: Tape) -> None: ...
 
 
+class Anything:
+    """A matching with a plan that saves nothing and lists no operators."""
+
+    def choose(self, func: Any) -> Choice:
+        return RUN
+
+    def end(self, tape: Tape) -> None:
+        pass
+
+
 class NothingSaved:
     """A matching that saves nothing: operators in compiled code are not seen one by one, and
     its memory may be written to unnoticed."""

@@ -20,8 +20,9 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import Checkpoi
 
 from acplan._apply.call_memory import CallMemory
 from acplan._apply.forward_mode import Forward
+from acplan._apply.matching import Matching
 from acplan._apply.outside_memory import QUIET, Outside, copy_for_readers, version_of
-from acplan._apply.tape import RUN, Tape, memory_of
+from acplan._apply.tape import Tape, memory_of
 from acplan._base import watch
 from acplan._base.call_arguments import holds_nothing, tensors_given
 from acplan._base.generators import generator_of
@@ -82,11 +83,12 @@ class SeenForward(Forward):
     def __init__(
         self,
         tape: Tape,
+        matching: Matching,
         knowledge: Knowledge | None,
         sharded: Sequence[torch.nn.Module],
         sees_all: bool,
     ) -> None:
-        super().__init__(tape, lambda func: RUN, lambda tape: None, sharded, sees_all)
+        super().__init__(tape, matching.choose, matching.end, sharded, sees_all)
         self._knowledge = knowledge
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:

@@ -12,13 +12,12 @@ from acplan._apply.checkpoint import (
     start_of_call,
 )
 from acplan._apply.forward_mode import Forward
-from acplan._apply.matching import InOrder, Matching
+from acplan._apply.matching import Anything, InOrder, Matching
 from acplan._apply.offload import Freight
 from acplan._apply.outside_memory import version_of
 from acplan._apply.policy import Policy
 from acplan._apply.segment_frame import CallOfModule, Frame, MadeAgain, ValuePlace, results_of
 from acplan._apply.tape import (
-    RUN,
     Call,
     Choice,
     Saved,
@@ -88,7 +87,7 @@ class Run:
         if segment.traffic is not None:
             offloads = policy.offloads or bool(segment.offloaded_arguments)
             self._freight = start_of_call(segment.traffic, policy, tape, offloads)
-        self._matching: Matching = InOrder(policy, tape) if is_planned else _Whole()
+        self._matching: Matching = InOrder(policy, tape) if is_planned else Anything()
         if is_planned:
             tape.writes = Writes() if policy.leaves_out_writes else None
         self._frame = Frame(policy, tape, self)
@@ -297,16 +296,6 @@ class _Forward(Forward):
         if storage is None:
             return False
         return storage.__dict__.get("acplan_absent") is self._mark
-
-
-class _Whole:
-    """A matching that saves nothing."""
-
-    def choose(self, func: Any) -> Choice:
-        return RUN
-
-    def end(self, tape: Tape) -> None:
-        pass
 
 
 class _Known:

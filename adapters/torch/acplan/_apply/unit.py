@@ -24,7 +24,7 @@ from acplan._base.modules import FSDPModule, borrows_parameters
 from acplan._base.torchscript import (
     stop_optimizing,
 )
-from acplan._files.plan_file import PlannedModule
+from acplan._files.plan_file import PlannedModule, PlannedOperator
 
 # This function is in transformers.utils.output_capturing.
 _INSTALLS_HOOKS = "recursively_install_hooks"
@@ -288,11 +288,17 @@ def _checkpoint_fn(
     unit_plan: PlannedModule, strict: bool, traffic: Traffic | None
 ) -> Callable[..., Any]:
     refuse_part(unit_plan)
-    if unit_plan.operators:
-        return checkpoint_of(
-            unit_plan.fqn, unit_plan.operators, strict, traffic, unit_plan.offloaded_arguments
-        )
-    return whole_checkpoint_of(unit_plan.fqn, strict, traffic, unit_plan.offloaded_arguments)
+    fqn, operators, arguments = (
+        unit_plan.fqn, unit_plan.operators, unit_plan.offloaded_arguments
+    )  # fmt: skip
+    # A strict unit has a mode, which sees each of its operators.
+    if operators and (strict or not all(map(_only_runs_again, operators))):
+        return checkpoint_of(fqn, operators, strict, traffic, arguments)
+    return whole_checkpoint_of(fqn, strict, traffic, arguments, operators)
+
+
+def _only_runs_again(operator: PlannedOperator) -> bool:
+    return not (operator.save or operator.skip or operator.offload)
 
 
 def refuse_part(unit_plan: PlannedModule) -> None:

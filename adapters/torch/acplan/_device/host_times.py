@@ -15,10 +15,11 @@ _LAUNCH_US = 4.0
 # An operator that computes, without its launch, and a view.
 _FORWARD_US = 3.0, 1.3
 _BACKWARD_US = 3.0, 0.9
-# An operator of a unit, in its forward pass and in its recomputation, and a call of a module in
-# it.
-_UNIT_US = 25.0, 4.0
-_MODULE_US = 75.0
+# An operator of a unit, in its forward pass and in its recomputation; of a unit that recomputes
+# everything, where Python is not called; and a call of a module in a unit.
+_UNIT_US = 37.0, 12.0
+_QUIET_UNIT_US = 15.5, 0.5
+_MODULE_US = 98.0
 _UPDATE_US = 5.5
 _CALL_US = 3.7
 
@@ -41,6 +42,7 @@ def host_times_of(device: Device) -> dict[str, Any]:
             "update_us": _UPDATE_US * factor,
             "call_us": _CALL_US * factor,
             "unit_us": pair(_UNIT_US),
+            "quiet_unit_us": pair(_QUIET_UNIT_US),
             "module_us": _MODULE_US * factor,
             "launch_us": _LAUNCH_US * factor,
         }
