@@ -40,9 +40,24 @@ def plain_fakes(value_of: ValueOf) -> Iterator[None]:
     constructor = staticmethod(in_this_thread(_made_apart, _made_plain))
     with set_attribute(FakeTensor, "__new__", constructor), moves:
         try:
-            yield
+            with _earlier_objects_kept():
+                yield
         finally:
             _leave_nothing(value_of)
+
+
+@contextlib.contextmanager
+def _earlier_objects_kept() -> Iterator[None]:
+    """Keeps collections within the block from looking at objects that were made before it,
+    which are a million and more."""
+    is_first = gc.get_freeze_count() == 0
+    if is_first:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if is_first:
+            gc.unfreeze()
 
 
 _move: Any = torch.nn.Module._apply
