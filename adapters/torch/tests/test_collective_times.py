@@ -30,9 +30,11 @@ def test_rings_between_nodes_pass_the_network() -> None:
 
 
 def test_links_are_those_of_the_cost_model() -> None:
-    assert link_of("h100").domain == 8 and link_of("rtx4090").domain == 1
-    assert 300e9 < link_of("h100").near_rate < 450e9
-    assert all(link_of(name).near_rate > 0 for name in DEVICES)
+    links = {name: link_of(device.accelerator) for name, device in DEVICES.items()}
+    assert links["h100"].domain == 8 and links["rtx4090"].domain == 1
+    assert links["gb200"].domain == 72
+    assert 300e9 < links["h100"].near_rate < 450e9
+    assert all(link.near_rate > 0 for link in links.values())
 
 
 def test_collectives_of_a_rank_take_time() -> None:
@@ -47,5 +49,5 @@ def test_collectives_of_a_rank_take_time() -> None:
     inputs = torch.empty(16, 64, device="meta")
     data = trace(make, inputs, mesh={"tp": 4}, parallelize=split, device="h100").data
     sums = [op["runtime_ms"] for op in data["operators"] if "all_reduce" in op["name"]]
-    one = 16 * 64 * 4 * 3 / 4 / link_of("h100").near_rate + 6e-6 * math.log2(4)
+    one = 16 * 64 * 4 * 3 / 4 / link_of("H100-SXM5").near_rate + 6e-6 * math.log2(4)
     assert sums and sums == [pytest.approx(2e3 * one)] * len(sums)

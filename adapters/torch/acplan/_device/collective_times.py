@@ -24,16 +24,6 @@ _COLLECTIVES = ("c10d", "_c10d_functional")
 # Seconds for each doubling of the ranks on NVLink (hardware/model_constants.h).
 _NEAR_LATENCY = 6e-6
 _SOFTWARE = "torchtitan"
-# The accelerator of data/training/systems.json that has the links of a device.
-_ACCELERATORS: Mapping[str, str] = {
-    "a100": "A100-SXM4-40GB",
-    "a100-80gb": "A100-SXM4-80GB",
-    "h100": "H100-SXM5",
-    "h200": "H200",
-    "gh200": "H200",
-    "b200": "B200",
-    "mi300x": "MI300X",
-}
 # A card with PCIe alone.
 _PCIE = "A100-PCIE"
 
@@ -48,12 +38,23 @@ class Link(NamedTuple):
 
 
 @functools.cache
-def link_of(device: str) -> Link:
-    """Returns the links of a device of DEVICES; those of a card with PCIe alone for others."""
-    systems = json.loads(shared_file("data/training/systems.json").read_text())
-    gpus = {gpu["name"]: gpu for gpu in systems["accelerators"]}
-    gpu = gpus[_ACCELERATORS.get(device, _PCIE)]
-    software = next(one for one in systems["software"] if one["name"] == _SOFTWARE)
+def _systems() -> Any:
+    return json.loads(shared_file("data/training/systems.json").read_text())
+
+
+@functools.cache
+def accelerators() -> Mapping[str, Any]:
+    """Returns the GPUs of the training cost model by name, as data/training/systems.json has
+    them."""
+    return {gpu["name"]: gpu for gpu in _systems()["accelerators"]}
+
+
+@functools.cache
+def link_of(accelerator: str) -> Link:
+    """Returns the links of an accelerator of the training cost model; those of a card with PCIe
+    alone for ""."""
+    gpu = accelerators()[accelerator or _PCIE]
+    software = next(one for one in _systems()["software"] if one["name"] == _SOFTWARE)
     return Link(
         domain=int(gpu["nvlink_domain"]["value"]),
         near_rate=gpu["nvlink_gbs"]["value"] * 1e9 * gpu["nvlink_share"]["value"],

@@ -10,7 +10,12 @@ from torch.utils.flop_counter import flop_registry
 
 from acplan._base.errors import AcplanError
 from acplan._base.tensors import is_sparse
-from acplan._device.collective_times import collective_seconds, is_collective, link_of
+from acplan._device.collective_times import (
+    accelerators,
+    collective_seconds,
+    is_collective,
+    link_of,
+)
 from acplan._device.kernel_times import kernel_seconds
 from acplan._device.product_times import Call
 
@@ -48,6 +53,8 @@ class Device:
     product_share: float  # of the peak on matrix units, by large products
     float32_share: float  # of the peak in float32, by large products
     source: str
+    # The accelerator of data/training/systems.json that has its links; "": a card with PCIe.
+    accelerator: str = dataclasses.field(default="", kw_only=True)
     # How much more time the host takes than the one that was measured (host_times.py); 0: its
     # time is not counted, as for steps in CUDA graphs.
     host_factor: float = dataclasses.field(default=1.0, kw_only=True)
@@ -86,7 +93,7 @@ class Device:
         tensors with memory that it reads and writes."""
         func, args, kwargs, out = run
         if is_collective(func):
-            link = link_of(self.name)
+            link = link_of(self.accelerator)
             return collective_seconds(func, args, kwargs, out, link) * 1e3
         call = Call(func, args, kwargs, out, inputs, outputs, flops_of(*run))
         return kernel_seconds(call, self) * 1e3
@@ -170,7 +177,7 @@ def _device(
     *,
     shares: tuple[float, float, float],
     source: str,
-    is_rocm: bool = False,
+    accelerator: str = "",
 ) -> tuple[str, Device]:
     """Returns a row of DEVICES.
 
@@ -181,12 +188,45 @@ def _device(
     """
     float32, bfloat16, float16, float8, tfloat32 = (t * _TERA for t in tflops)
     return name, Device(
-        name, product, *chip, memory[0] * 2**30, is_rocm, memory[1] * _TERA, float32, bfloat16,
-        float16, float8, tfloat32, *shares, source,
+        name, product, *chip, memory[0] * 2**30, product.startswith("AMD"), memory[1] * _TERA,
+        float32, bfloat16, float16, float8, tfloat32, *shares, source, accelerator=accelerator,
+    )  # fmt: skip
+
+
+def _accelerator(
+    name: str,
+    product: str,
+    accelerator: str,
+    capability: tuple[int, int],
+    tflops: tuple[float, float],
+    *,
+    shares: tuple[float, float, float],
+) -> tuple[str, Device]:
+    """Returns a row of DEVICES for a GPU of the training cost model, which has the vendor's
+    other figures and their sources.
+
+    accelerator: its name in data/training/systems.json.
+    tflops:      in float32 and TF32.
+    shares:      of memory's rate, of matrix units, of float32.
+    """
+    figures = accelerators()[accelerator]
+    memory, multiprocessors, half, float8, rate = (
+        figures[key]["value"]
+        for key in ("memory_gib", "multiprocessors", "bf16_tflops", "fp8_tflops", "memory_gbs")
+    )
+    return _device(
+        name, product, (capability, multiprocessors), (memory, rate / 1e3),
+        (tflops[0], half, half, float8 or half, tflops[1]), shares=shares,
+        source=figures["bf16_tflops"]["from"], accelerator=accelerator,
     )  # fmt: skip
 
 
 _HOPPER = (67, 989.4, 989.4, 1978.9, 494.7)
+
+_AMPERE_SHARES = (0.87, 0.82, 0.91)
+_HOPPER_SHARES = (0.87, 0.78, 0.73)
+_BLACKWELL_SHARES = (0.86, 0.515, 0.73)
+_CDNA_SHARES = (0.7, 0.55, 0.6)
 
 # float32 is without TF32 (which PyTorch leaves off for matrix products), half precision with
 # sums in float32. If a device has no unit for a type, the rate is that of the type it takes
@@ -195,20 +235,21 @@ _HOPPER = (67, 989.4, 989.4, 1978.9, 494.7)
 # architecture that is nearest.
 DEVICES: Mapping[str, Device] = dict(
     [
-        _device(
-            "a100", "NVIDIA A100-SXM4-40GB", ((8, 0), 108), (40, 1.555),
-            (19.5, 312, 312, 312, 156), shares=(0.87, 0.82, 0.88),
-            source="NVIDIA A100 datasheet, 40 GB",
+        _accelerator(
+            "a100", "NVIDIA A100-SXM4-40GB", "A100-SXM4-40GB", (8, 0), (19.5, 156),
+            shares=(0.87, 0.82, 0.88),
         ),
-        _device(
-            "a100-80gb", "NVIDIA A100-SXM4-80GB", ((8, 0), 108), (80, 2.039),
-            (19.5, 312, 312, 312, 156), shares=(0.87, 0.82, 0.91),
-            source="NVIDIA A100 datasheet, SXM",
+        _accelerator(
+            "a100-80gb", "NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB", (8, 0), (19.5, 156),
+            shares=_AMPERE_SHARES,
         ),
-        _device(
-            "h100", "NVIDIA H100 80GB HBM3", ((9, 0), 132), (80, 3.35), _HOPPER,
-            shares=(0.87, 0.78, 0.73),
-            source="NVIDIA H100 datasheet, SXM",
+        _accelerator(
+            "a800", "NVIDIA A800-SXM4-80GB", "A800-SXM4-80GB", (8, 0), (19.5, 156),
+            shares=_AMPERE_SHARES,
+        ),
+        _accelerator(
+            "h100", "NVIDIA H100 80GB HBM3", "H100-SXM5", (9, 0), (67, 494.7),
+            shares=_HOPPER_SHARES,
         ),
         _device(
             "h100-pcie", "NVIDIA H100 PCIe", ((9, 0), 114), (80, 2.0),
@@ -220,25 +261,42 @@ DEVICES: Mapping[str, Device] = dict(
             (60, 835.5, 835.5, 1671, 417.5), shares=(0.87, 0.75, 0.73),
             source="NVIDIA H100 datasheet, NVL",
         ),
-        _device(
-            "h200", "NVIDIA H200", ((9, 0), 132), (141, 4.8), _HOPPER,
-            shares=(0.87, 0.78, 0.73),
-            source="NVIDIA H200 datasheet, SXM",
+        _accelerator(
+            "h200", "NVIDIA H200", "H200", (9, 0), (67, 494.7), shares=_HOPPER_SHARES
         ),
+        _accelerator(
+            "h800", "NVIDIA H800", "H800", (9, 0), (67, 494.7), shares=_HOPPER_SHARES
+        ),
+        _accelerator("h20", "NVIDIA H20", "H20", (9, 0), (44, 74), shares=_HOPPER_SHARES),
         _device(
             "gh200", "NVIDIA GH200 480GB", ((9, 0), 132), (96, 4.0), _HOPPER,
-            shares=(0.87, 0.78, 0.73),
-            source="NVIDIA GH200 datasheet, HBM3",
+            shares=_HOPPER_SHARES,
+            source="NVIDIA GH200 datasheet, HBM3", accelerator="H200",
         ),
-        _device(
-            "b200", "NVIDIA B200", ((10, 0), 148), (180, 8.0), (80, 2250, 2250, 4500, 1125),
-            shares=(0.83, 0.515, 0.73),
-            source="NVIDIA HGX B200 datasheet",
+        _accelerator(
+            "b200", "NVIDIA B200", "B200", (10, 0), (80, 1125), shares=_BLACKWELL_SHARES
         ),
-        _device(
-            "mi300x", "AMD Instinct MI300X", ((9, 4), 304), (192, 5.3),
-            (163.4, 1307.4, 1307.4, 2614.9, 0), shares=(0.7, 0.55, 0.6),
-            source="AMD MI300X datasheet", is_rocm=True,
+        _accelerator(
+            "b300", "NVIDIA B300", "B300", (10, 3), (80, 1125), shares=_BLACKWELL_SHARES
+        ),
+        _accelerator(
+            "gb200", "NVIDIA GB200", "GB200", (10, 0), (80, 1250), shares=_BLACKWELL_SHARES
+        ),
+        _accelerator(
+            "gb300", "NVIDIA GB300", "GB300", (10, 3), (80, 1250), shares=_BLACKWELL_SHARES
+        ),
+        _accelerator(
+            "mi300x", "AMD Instinct MI300X", "MI300X", (9, 4), (163.4, 0), shares=_CDNA_SHARES
+        ),
+        _accelerator(
+            "mi325x", "AMD Instinct MI325X", "MI325X", (9, 4), (163.4, 0), shares=_CDNA_SHARES
+        ),
+        _accelerator(
+            "mi355x", "AMD Instinct MI355X", "MI355X", (9, 5), (157.3, 0), shares=_CDNA_SHARES
+        ),
+        _accelerator(
+            "rtx-pro-6000", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+            "RTX-PRO-6000", (12, 0), (126, 251.9), shares=(0.9, 0.75, 0.7),
         ),
         _device(
             "rtx5090", "NVIDIA GeForce RTX 5090", ((12, 0), 170), (32, 1.792),
@@ -261,9 +319,19 @@ DEVICES: Mapping[str, Device] = dict(
             source="NVIDIA RTX A6000 datasheet",
         ),
         _device(
+            "rtx6000-ada", "NVIDIA RTX 6000 Ada Generation", ((8, 9), 142), (48, 0.96),
+            (91.1, 364.2, 364.2, 728.5, 182.1), shares=(0.85, 0.7, 0.6),
+            source="NVIDIA RTX 6000 Ada datasheet",
+        ),
+        _device(
             "l40s", "NVIDIA L40S", ((8, 9), 142), (48, 0.864), (91.6, 362, 362, 733, 183),
             shares=(0.85, 0.7, 0.6),
             source="NVIDIA L40S datasheet",
+        ),
+        _device(
+            "l40", "NVIDIA L40", ((8, 9), 142), (48, 0.864), (90.5, 181, 181, 362, 90.5),
+            shares=(0.85, 0.7, 0.6),
+            source="NVIDIA L40 datasheet",
         ),
         _device(
             "l4", "NVIDIA L4", ((8, 9), 58), (24, 0.3), (30.3, 121, 121, 242.5, 60),
@@ -276,9 +344,19 @@ DEVICES: Mapping[str, Device] = dict(
             source="NVIDIA A10 datasheet",
         ),
         _device(
+            "a10g", "NVIDIA A10G", ((8, 6), 80), (24, 0.6), (31.5, 70, 70, 70, 35),
+            shares=(0.85, 0.85, 0.5),
+            source="NVIDIA A10G datasheet, on AWS's page of the G5 instances",
+        ),
+        _device(
             "v100", "Tesla V100-SXM2-32GB", ((7, 0), 80), (32, 0.9),
             (15.7, 15.7, 125, 15.7, 0), shares=(0.91, 0.8, 0.95),
             source="NVIDIA V100 datasheet, SXM2",
+        ),
+        _device(
+            "v100-16gb", "Tesla V100-SXM2-16GB", ((7, 0), 80), (16, 0.9),
+            (15.7, 15.7, 125, 15.7, 0), shares=(0.91, 0.8, 0.95),
+            source="NVIDIA V100 datasheet, SXM2, 16 GB",
         ),
         _device(
             "t4", "Tesla T4", ((7, 5), 40), (16, 0.32), (8.1, 8.1, 65, 8.1, 0),
