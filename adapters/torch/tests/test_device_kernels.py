@@ -99,6 +99,19 @@ def test_layers(
 
 
 @needs_no_cuda
+@pytest.mark.parametrize(
+    ("layer", "reserved"), [(torch.nn.LSTM, 736_000_000), (torch.nn.GRU, 864_000_000)]
+)
+def test_recurrent_layers_keep_what_a_gpu_was_asked_for(layer: Any, reserved: int) -> None:
+    # pytorch/pytorch#2895, P100.
+    with torch.device("meta"):
+        model = Calling(layer(123, 320, 4), lambda m, x: m(x)[0])
+        x = torch.empty(1000, 25, 123)
+    traced = trace(model, x, device="v100")
+    assert reserved in {storage["bytes"] for storage in traced.data["storages"]}
+
+
+@needs_no_cuda
 def test_half_precision_batch_norm_by_its_weights() -> None:
     norm = Calling(torch.nn.BatchNorm2d(8), lambda m, x: m(x.half()))
     assert "cudnn_batch_norm" in operators(norm, *_IMAGE)

@@ -183,6 +183,22 @@ def _gru_cell_backward(grad_hy: torch.Tensor, workspace: torch.Tensor, has_bias:
     return (*gates, grad_hx, *(biases or (None, None)))
 
 
+# What cuDNN keeps of each element of a layer's state, by the mode that PyTorch gives
+# (relu, tanh, LSTM, GRU): those of LSTM and GRU follow from reserves that were
+# measured (docs/workspaces.md), those of plain layers are the least that backward can need.
+_RESERVED_VALUES = (1, 1, 5, 6)
+
+
+def _reserve_bytes(
+    input: torch.Tensor, mode: int, hidden_size: int, num_layers: int, directions: int
+) -> int:
+    """Returns the bytes that backward reads of the forward pass: the values of each layer, and
+    the outputs of all but the last."""
+    steps = input.numel() // input.shape[-1]
+    values = num_layers * _RESERVED_VALUES[mode] + num_layers - 1
+    return steps * directions * hidden_size * values * input.element_size()
+
+
 # aten/src/ATen/native/cudnn/RNN.cpp
 def _cudnn_rnn(
     input: torch.Tensor,
@@ -202,9 +218,9 @@ def _cudnn_rnn(
     batch_sizes: list[int],
     dropout_state: torch.Tensor | None,
 ) -> Any:
-    """Returns shapes as on the CPU; the reserve of the forward pass, whose size only cuDNN
-    knows, is empty."""
-    width = (proj_size or hidden_size) * (2 if bidirectional else 1)
+    """Returns shapes as on the CPU, and the reserve of a forward pass that trains."""
+    directions = 2 if bidirectional else 1
+    width = (proj_size or hidden_size) * directions
     if batch_sizes:
         output = input.new_empty(input.shape[0], width)
     elif batch_first:
@@ -213,7 +229,8 @@ def _cudnn_rnn(
         output = input.new_empty(*input.shape[:2], width)
     hy = torch.empty_like(hx, memory_format=torch.contiguous_format)
     cy = hx.new_empty(0) if cx is None else cx.new_empty(cx.shape)
-    reserve = input.new_empty(0, dtype=torch.uint8)
+    reserved = _reserve_bytes(input, mode, hidden_size, num_layers, directions) if train else 0
+    reserve = input.new_empty(reserved, dtype=torch.uint8)
     return output, hy, cy, reserve, weight_buf
 
 
