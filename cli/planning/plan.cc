@@ -103,6 +103,21 @@ std::string HostText(const Plan& plan) {
   return text + "\n";
 }
 
+// "" where the times are not predictions for a device.
+std::string TimeErrorsText(const graph::DeviceInfo& device) {
+  if (!device.time_errors) return "";
+  const std::string name = graph::OneLine(device.name);
+  if (device.time_errors->median == 0) {
+    return fmt::format(
+        "times           predicted for {}, on which no step was measured\n",
+        name);
+  }
+  return fmt::format(
+      "times           predicted for {}: half of the steps that were measured "
+      "are within {:.0f}%, nine in ten within {:.0f}%\n",
+      name, 100 * device.time_errors->median, 100 * device.time_errors->ninety);
+}
+
 // Returns the lines on where the peaks are: the operators, if a trace is given, else the
 // modules.
 std::string PeakPlaces(const graph::Trace* trace, const Plan& plan) {
@@ -120,7 +135,8 @@ std::string PeakPlaces(const graph::Trace* trace, const Plan& plan) {
 
 // `unplanned`: what a rank would need without the plan.
 std::string Comparison(const graph::Trace* trace, const Plan& plan,
-                       int64_t unplanned, const Terminal& terminal) {
+                       const graph::DeviceInfo& device, int64_t unplanned,
+                       const Terminal& terminal) {
   const bool sharded = plan.memory.world_size > 1;
   using enum Table::Align;
   Table table({kLeft, kRight, kRight, kRight, kRight});
@@ -160,6 +176,7 @@ std::string Comparison(const graph::Trace* trace, const Plan& plan,
         "");
   }
   std::string text = table.ToString(terminal) + OffloadText(plan);
+  text += TimeErrorsText(device);
   text += DeviceText(plan) + LeastDevicesText(trace, plan);
   text += PeakPlaces(trace, plan);
   return text + HostText(plan) + "\n";
@@ -313,8 +330,8 @@ std::string Body(const PlanFlags& flags,
     // Least devices are not worth more time than --time-limit allows.
     const bool has_time =
         flags.planning.time_limit.empty() || plan.limit != "time";
-    return Comparison(has_time ? problem.trace : nullptr, plan, unplanned,
-                      terminal) +
+    return Comparison(has_time ? problem.trace : nullptr, plan,
+                      problem.profile->device, unplanned, terminal) +
            UnitTable(*problem.profile, plan, flags.all, terminal);
   }
   return fmt::format("baseline peak {} at {}\n",

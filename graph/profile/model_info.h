@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace acplan::graph {
@@ -19,10 +20,21 @@ struct ModelInfo {
   bool operator==(const ModelInfo&) const = default;
 };
 
+// How far predicted times of a step are from measured ones, |predicted / measured - 1|; 0 if
+// no step was measured on the device.
+struct TimeErrors {
+  double median = 0;
+  double ninety = 0;  // of nine steps in ten, at most
+
+  bool operator==(const TimeErrors&) const = default;
+};
+
 struct DeviceInfo {
   std::string name;
   double peak_flops = 0;  // FLOP/s
   double bandwidth = 0;   // byte/s
+  // If the times are predictions.
+  std::optional<TimeErrors> time_errors = {};
 
   bool operator==(const DeviceInfo&) const = default;
 };

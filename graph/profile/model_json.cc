@@ -34,6 +34,11 @@ double NumberOr(const JsonField& object, std::string_view key) {
       .value_or(0);
 }
 
+TimeErrors ParseTimeErrors(const JsonField& field) {
+  return {.median = NumberOr(field, "median"),
+          .ninety = NumberOr(field, "ninety")};
+}
+
 }  // namespace
 
 ModelInfo ParseModelInfo(const JsonField& field) {
@@ -48,7 +53,8 @@ ModelInfo ParseModelInfo(const JsonField& field) {
 DeviceInfo ParseDeviceInfo(const JsonField& field) {
   return {.name = StringOr(field, "name"),
           .peak_flops = NumberOr(field, "peak_flops"),
-          .bandwidth = NumberOr(field, "bandwidth")};
+          .bandwidth = NumberOr(field, "bandwidth"),
+          .time_errors = Optional(field, "time_errors", ParseTimeErrors)};
 }
 
 Json ModelInfoJson(const ModelInfo& model) {
@@ -58,9 +64,14 @@ Json ModelInfoJson(const ModelInfo& model) {
 }
 
 Json DeviceInfoJson(const DeviceInfo& device) {
-  return {{"name", device.name},
-          {"peak_flops", device.peak_flops},
-          {"bandwidth", device.bandwidth}};
+  Json json = {{"name", device.name},
+               {"peak_flops", device.peak_flops},
+               {"bandwidth", device.bandwidth}};
+  if (device.time_errors) {
+    json["time_errors"] = {{"median", device.time_errors->median},
+                           {"ninety", device.time_errors->ninety}};
+  }
+  return json;
 }
 
 std::string ParseFqn(const JsonField& field) {

@@ -7,12 +7,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
+#include <string>
 #include <system_error>
+#include <thread>
 
 #include "graph/base/file_io.h"
 
@@ -143,6 +146,19 @@ Process::~Process() {
 }
 
 void Process::Signal(int number) const { kill(pid_, number); }
+
+void Process::WaitUntilItHandles(int number) {
+  const std::string status = fmt::format("/proc/{}/status", pid_);
+  while (!HasEnded()) {
+    std::ifstream file(status);
+    for (std::string line; std::getline(file, line);) {
+      if (!line.starts_with("SigCgt:")) continue;
+      const auto handled = std::stoull(line.substr(7), nullptr, 16);
+      if ((handled >> (number - 1)) % 2 == 1) return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
 
 std::string Process::ErrSoFar() const {
   return ReadBytes(streams_.path() / "err");

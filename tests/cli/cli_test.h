@@ -45,6 +45,8 @@ class Process {
   ~Process();
 
   void Signal(int number) const;
+  // Waits until the program handles the signal itself, or has ended.
+  void WaitUntilItHandles(int number);
   std::string ErrSoFar() const;
   bool HasEnded();
   Outcome Wait();

@@ -193,7 +193,8 @@ TEST_F(LlmSearchTest, SaysThatItWasInterrupted) {
        "--gpu", "GB200", "--gpus", "12", "--gbs", "96", "--recompute", "plan",
        "--time-limit", "none", "--allocator-loss", "0"},
       folder());
-  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  process.WaitUntilItHandles(SIGINT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1300));
   EXPECT_FALSE(process.HasEnded());
   process.Signal(SIGINT);
   const Outcome outcome = process.Wait();
@@ -214,7 +215,8 @@ TEST_F(LlmSearchTest, CtrlCEndsStrategiesWithoutPlans) {
          "--software", "torchtitan", "--offload-layers", "1", "--json", "-o",
          "found.json"},
         folder());
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    process.WaitUntilItHandles(SIGINT);
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));
     process.Signal(SIGINT);
     const Outcome outcome = process.Wait();
     if (outcome.out.empty()) {

@@ -55,6 +55,10 @@ class Device:
     source: str
     # The accelerator of data/training/systems.json that has its links; "": a card with PCIe.
     accelerator: str = dataclasses.field(default="", kw_only=True)
+    # How far predicted times of a step are from measured ones, |predicted / measured - 1|: the
+    # median, and that of nine steps in ten (docs/measured/gpu_truth.md). (0, 0): no step was
+    # measured on the device. None: its times are measurements.
+    time_errors: tuple[float, float] | None = dataclasses.field(default=(0, 0), kw_only=True)
     # How much more time the host takes than the one that was measured (host_times.py); 0: its
     # time is not counted, as for steps in CUDA graphs.
     host_factor: float = dataclasses.field(default=1.0, kw_only=True)
@@ -168,6 +172,12 @@ _FLOPS: Mapping[str, Callable[..., int]] = {
 }
 
 
+# Of the training steps of image models that were not used for a fit, and the devices on which
+# public steps were measured.
+_TIME_ERRORS = 0.07, 0.30
+_WITH_MEASURED_STEPS = ("rtx3090", "a100", "a100-80gb", "h100", "v100", "l4")
+
+
 def _device(
     name: str,
     product: str,
@@ -190,6 +200,7 @@ def _device(
     return name, Device(
         name, product, *chip, memory[0] * 2**30, product.startswith("AMD"), memory[1] * _TERA,
         float32, bfloat16, float16, float8, tfloat32, *shares, source, accelerator=accelerator,
+        time_errors=_TIME_ERRORS if name in _WITH_MEASURED_STEPS else (0, 0),
     )  # fmt: skip
 
 

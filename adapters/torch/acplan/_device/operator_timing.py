@@ -124,6 +124,7 @@ def measured_device() -> MeasuredDevice:
         "multiprocessors": properties.multi_processor_count,
         "memory": properties.total_memory,
         "is_rocm": torch.version.hip is not None,
+        "time_errors": None,
     }
     place = torch.device("cuda", torch.cuda.current_device())
     return MeasuredDevice(**fields, place=place)

@@ -78,7 +78,7 @@ def profiled_device(device: str | Device, path: str | os.PathLike[str]) -> Profi
     if made_on is not None and _is_another(made_on, base):
         warnings.warn(f"{path} was measured on {made_on}, not on {base.product}", stacklevel=2)
     fields = {field.name: getattr(base, field.name) for field in dataclasses.fields(Device)}
-    return ProfiledDevice(**fields, measured_ms=measured)
+    return ProfiledDevice(**fields | {"time_errors": None}, measured_ms=measured)
 
 
 def _is_another(name: str, device: Device) -> bool:

@@ -58,6 +58,9 @@ def _predicted_ms(trace: Trace, plan: Plan | None) -> tuple[float, float]:
 
 def _with_factors(trace: Trace, step_ms: float, device: float, host: float) -> Trace:
     data = dict(trace.data)
+    if "device" in data:
+        predicted = data["device"].items()
+        data["device"] = {key: value for key, value in predicted if key != "time_errors"}
     data["operators"] = [
         {**operator, "runtime_ms": operator["runtime_ms"] * device}
         for operator in data["operators"]

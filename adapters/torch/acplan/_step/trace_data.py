@@ -34,6 +34,18 @@ class Recorded:
     recasts: Mapping[int, list[int]]
 
 
+def _device(device: Device) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "name": device.name,
+        "peak_flops": device.bfloat16,
+        "bandwidth": device.bandwidth,
+    }
+    if device.time_errors is not None:
+        median, ninety = device.time_errors
+        data["time_errors"] = {"median": median, "ninety": ninety}
+    return data
+
+
 def trace_data(step: Step, device: Device, recorded: Recorded) -> dict[str, Any]:
     """Returns the data of a trace (docs/file_formats.md)."""
     log, marks = recorded.full.log, recorded.marks
@@ -47,11 +59,7 @@ def trace_data(step: Step, device: Device, recorded: Recorded) -> dict[str, Any]
             "name": class_name_of(step.model),
             "root_class": class_name_of(step.model),
         },
-        "device": {
-            "name": device.name,
-            "peak_flops": device.bfloat16,
-            "bandwidth": device.bandwidth,
-        },
+        "device": _device(device),
         **({"accumulate": step.accumulate} if step.accumulate > 1 else {}),
         "forward_end": marks.forward_end,
         "backward_end": marks.backward_end,
