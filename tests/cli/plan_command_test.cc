@@ -56,6 +56,23 @@ TEST_F(PlanCommandTest, TheTableHasWhatAPersonNeeds) {
   EXPECT_THAT(out, Not(HasSubstr("\033")));
 }
 
+TEST_F(PlanCommandTest, SaysHowFarPredictedTimesAreOff) {
+  json trace =
+      json::parse(graph::ReadFile(ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz"));
+  const auto plan = [&] {
+    PutFile("trace.json", trace.dump());
+    return AcplanOut({"plan", "trace.json", "--budget", "90%"});
+  };
+  EXPECT_THAT(plan(), Not(HasSubstr("\ntimes ")));
+  trace["device"]["time_errors"] = {{"median", 0.07}, {"ninety", 0.3}};
+  EXPECT_THAT(plan(), HasSubstr("\ntimes           predicted for a100: half of "
+                                "the steps that were measured are within 7%, "
+                                "nine in ten within 30%\n"));
+  trace["device"]["time_errors"] = {{"median", 0}, {"ninety", 0}};
+  EXPECT_THAT(plan(), HasSubstr("\ntimes           predicted for a100, on "
+                                "which no step was measured\n"));
+}
+
 TEST_F(PlanCommandTest, TheTableAgreesWithTheJson) {
   const std::string out = AcplanOut(PlanGpt2({"--all"}));
   const json plan = AcplanJson(PlanGpt2());

@@ -149,6 +149,8 @@ std::vector<BadProfileRow> BadProfileRows() {
       {"/device/peak_flops", "-1", "device.peak_flops", number, "-1"},
       {"/device/peak_flops", "1e300", "device.peak_flops", number, "1e+300"},
       {"/device/bandwidth", "\"x\"", "device.bandwidth", number, "\"x\""},
+      {"/device/time_errors", "{\"median\": -1}", "device.time_errors.median",
+       number, "-1"},
       {"/measured", "3", "measured", "an object", "3"},
       {"/measured/peak_bytes", "-5", "measured.peak_bytes", bytes, "-5"},
       {"/measured/param_bytes", "0.5", "measured.param_bytes", bytes, "0.5"},
