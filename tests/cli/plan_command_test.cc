@@ -61,7 +61,7 @@ TEST_F(PlanCommandTest, SaysHowFarPredictedTimesAreOff) {
       json::parse(graph::ReadFile(ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz"));
   const auto plan = [&] {
     PutFile("trace.json", trace.dump());
-    return AcplanOut({"plan", "trace.json", "--budget", "90%"});
+    return AcplanOut({"plan", "trace.json", "--budget", "99%"});
   };
   EXPECT_THAT(plan(), Not(HasSubstr("\ntimes ")));
   trace["device"]["time_errors"] = {{"median", 0.07}, {"ninety", 0.3}};
