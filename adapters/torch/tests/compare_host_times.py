@@ -9,7 +9,8 @@ stands the selective checkpoint of PyTorch itself, whose policies know neither a
 skipping. host_times_measured.csv: the forward and the backward pass of real models with tiny
 tensors, without a plan, with five and with PyTorch's checkpoints, which take turns, beside the
 host's time that is predicted, without launches. The best of all rounds, and the median of the
-rounds' ratios to PyTorch's. host_times_models.csv: that time for plans of the bundled traces, beside the device's.
+rounds' ratios to PyTorch's. host_times_models.csv: that time for plans of the bundled traces and
+of two small batches on an H100, beside the device's.
 """
 
 import copy
@@ -346,22 +347,38 @@ def _measured_rows() -> Iterator[list[object]]:
             yield [name, label, *cells, ratio]
 
 
-def _bundled_rows() -> Iterator[list[object]]:
+# Their steps on a fast GPU wait for the host as soon as anything is recomputed.
+_SMALL_BATCHES: dict[str, Callable[[], nn.Module]] = {
+    "gpt2_small, autocast, 4 x 256, H100": transformer("GPT2LMHeadModel", use_cache=False),
+    "bert_base, autocast, 4 x 256, H100": transformer("BertForMaskedLM"),
+}
+
+
+def _traces() -> Iterator[tuple[str, Trace]]:
+    """Yields traces with the host's times."""
     for path in sorted(_TRACES.glob("*.json.gz")):
-        traced = Trace.load(path)
-        data = {**traced.data, **host_times_of(DEVICES["a100"])}
-        with_host = Trace(data)
+        data = {**Trace.load(path).data, **host_times_of(DEVICES["a100"])}
+        yield path.name.partition(".")[0], Trace(data)
+    for name, make in _SMALL_BATCHES.items():
+        with torch.device("meta"):
+            model = make()
+        yield name, trace(model, device="h100", autocast="bf16", **tokens(4, 256, 30_000)())
+
+
+def _model_rows() -> Iterator[list[object]]:
+    for name, with_host in _traces():
+        traced = _without_host(with_host)
         least = plan(traced, "min", decisions="save,recompute").budget_bytes
         budget = least + round(_SHARE * (traced.peak_bytes - least))
         plans = {"none": Plan(())}
-        plans |= {d: plan(_without_host(traced), budget, decisions=d) for d in _DECISIONS}
+        plans |= {d: plan(traced, budget, decisions=d) for d in _DECISIONS}
         plans["with the host"] = plan(with_host, budget)
         for label, its_plan in plans.items():
             figures = simulated(with_host, its_plan)["host"]
             count = sum(len(module.operators) for module in its_plan.modules)
             waits = "host" if figures["ms"] > figures["device_ms"] else "device"
             cells = (f"{figures[key]:.2f}" for key in ("device_ms", "ms", "step_ms"))
-            yield [path.name.partition(".")[0], label, count, *cells, waits]
+            yield [name, label, count, *cells, waits]
 
 
 def _main() -> None:
@@ -381,7 +398,7 @@ def _main() -> None:
         measured.add(*row)
     columns = ["operators in units", "device ms", "host ms", "step ms", "waits for"]
     models = Table("host_times_models", ["model", "plan", *columns])
-    for row in _bundled_rows():
+    for row in _model_rows():
         models.add(*row)
 
 
