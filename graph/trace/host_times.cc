@@ -63,7 +63,7 @@ double AddedHostMs(const Trace& trace,
                    const Simulation& simulation) {
   const HostTimes& host = *trace.host;
   double us = 0;
-  // Whether each unit may be quiet.
+  // The units, and whether each may be quiet.
   std::unordered_map<ModuleId, bool> units;
   for (const CheckpointedModule& unit : modules) {
     units[unit.module] =

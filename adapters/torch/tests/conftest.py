@@ -14,7 +14,7 @@ _TESTS = pathlib.Path(__file__).parent
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="runs the cases of long_cases.txt alone")
+    parser.addoption("--long", action="store_true", help="runs long_cases.txt alone")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -25,8 +25,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # A single test that is named runs.
     if not config.option.long and any("::" in argument for argument in config.args):
         return
-    found = {f"{item.path.name}::{item.name}" for item in items}
-    if missing := {n for n in names - found if n.partition("::")[0] in files}:
+    collected = {f"{item.path.name}::{item.name}" for item in items}
+    if missing := {n for n in names - collected if n.partition("::")[0] in files}:
         raise pytest.UsageError(f"long_cases.txt: no such tests: {', '.join(sorted(missing))}")
     items_left_out = [item for item in items if is_long[item] != config.option.long]
     config.hook.pytest_deselected(items=items_left_out)

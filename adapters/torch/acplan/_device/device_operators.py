@@ -183,7 +183,7 @@ def _gru_cell_backward(grad_hy: torch.Tensor, workspace: torch.Tensor, has_bias:
     return (*gates, grad_hx, *(biases or (None, None)))
 
 
-# What cuDNN keeps of each element of a layer's state, by the mode that PyTorch gives
+# The values that cuDNN keeps of each element of a layer's state, by the mode that PyTorch gives
 # (relu, tanh, LSTM, GRU): those of LSTM and GRU follow from reserves that were
 # measured (docs/workspaces.md), those of plain layers are the least that backward can need.
 _RESERVED_VALUES = (1, 1, 5, 6)

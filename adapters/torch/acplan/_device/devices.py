@@ -172,8 +172,8 @@ _FLOPS: Mapping[str, Callable[..., int]] = {
 }
 
 
-# Of the training steps of image models that were not used for a fit, and the devices on which
-# public steps were measured.
+# The errors for training steps of image models that were not used for a fit, and the devices on
+# which public steps were measured.
 _TIME_ERRORS = 0.07, 0.30
 _WITH_MEASURED_STEPS = ("rtx3090", "a100", "a100-80gb", "h100", "v100", "l4")
 
