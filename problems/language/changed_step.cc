@@ -90,10 +90,9 @@ Time TakeFromReaders(Trace& trace, graph::CallId c,
        graph::IdRange(Next(c), trace.calls.end_id())) {
     graph::TraceCall& reader = trace.calls[other];
     if (!std::ranges::binary_search(readers, reader.module)) continue;
-    const size_t taken_count =
-        std::erase_if(reader.inputs, [&](const StorageId storage) {
-          return results.contains(storage);
-        });
+    const size_t taken_count = std::erase_if(
+        reader.inputs,
+        [&](const StorageId storage) { return results.contains(storage); });
     if (taken_count > 0) end = std::max(end, reader.backward_end);
   }
   return end;

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -133,6 +134,18 @@ TEST(TrainersTest, OfLargeModelsNameTheNearestOfAWrongName) {
   EXPECT_THAT(
       Complaint("nemo", "distributed: {activation_checkpointing: select}\n"),
       HasSubstr("found \"select\"; nearest: selective"));
+  for (const char* strategy : {"ddp", "megatron_fsdp", "fsdp3"}) {
+    EXPECT_THAT(
+        Complaint("nemo", fmt::format("distributed: {{strategy: {}, "
+                                      "activation_checkpointing: true}}\n",
+                                      strategy)),
+        HasSubstr("distributed.strategy: expected "));
+  }
+  EXPECT_EQ(Read("nemo",
+                 "distributed: {strategy: ddp, "
+                 "activation_checkpointing: selective}\n")
+                .blocks.kind,
+            BlockKind::kAll);
   EXPECT_THAT(Complaint("nemo",
                         "distributed: {activation_checkpointing: full, "
                         "activation_checkpointing_scope: vision}\n"),

@@ -38,7 +38,7 @@ _BUDGETS = (0.7, 0.4, 0.1)
 # The time limit of each search of `acplan emit`.
 _SECONDS = "1"
 _OF_TRANSFORMERS = frozenset(("axolotl", "nemo", "transformers", "trl", "veomni"))
-# Those of them that switch on the model's own checkpoints, which NeMo AutoModel does not.
+# The trainers that switch on the model's own checkpoints, which NeMo AutoModel does not.
 _OWN_CHECKPOINTS = _OF_TRANSFORMERS - {"nemo"}
 
 
@@ -164,8 +164,8 @@ def _truth(
         return ""
     try:
         module, inputs = _on_meta(model)
-        counted = discarded_results_count() if trainer == "megatron" else contextlib.nullcontext()
-        with counted:
+        is_discarding = trainer == "megatron"
+        with discarded_results_count() if is_discarding else contextlib.nullcontext():
             measured = truth(
                 module, inputs, trace, TRAINERS[trainer], emission["text"], **model.options()
             )

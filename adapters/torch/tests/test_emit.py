@@ -264,7 +264,9 @@ def test_norms_that_discard_their_results_are_predicted(
             if "mlp" in text:
                 again = functools.partial(checkpoint, mlp.forward, use_reentrant=True)
                 mlp.forward = again  # type: ignore[method-assign]  # of this module alone
-            _Discarding(layer.get_submodule("input_layernorm"), layer.get_submodule("self_attn"))
+            _Discarding(
+                layer.get_submodule("input_layernorm"), layer.get_submodule("self_attn")
+            )
             _Discarding(layer.get_submodule("pre_mlp_layernorm"), mlp)
 
     with discarded_results_count():
