@@ -134,6 +134,18 @@ TEST(TrainersTest, OfLargeModelsNameTheNearestOfAWrongName) {
   EXPECT_THAT(
       Complaint("nemo", "distributed: {activation_checkpointing: select}\n"),
       HasSubstr("found \"select\"; nearest: selective"));
+  EXPECT_THAT(Complaint("maxtext",
+                        "remat_policy: custom\nmlpwi0: device\nrun_name: x\n"),
+              HasSubstr("found \"mlpwi0\"; nearest: mlpwi_0"));
+  EXPECT_THAT(
+      Complaint("transformers",
+                "args = TrainingArguments(gradient_checkpointing=True, "
+                "gradient_checkpointing_kwargs={'every_n_layer': 2})\n"),
+      HasSubstr("found \"every_n_layer\"; nearest: every_n_layers"));
+  EXPECT_THAT(Complaint("axolotl",
+                        "gradient_checkpointing: true\n"
+                        "selective_checkpointing: {save: [atention]}\n"),
+              HasSubstr("found \"atention\"; nearest: attention"));
   for (const char* strategy : {"ddp", "megatron_fsdp", "fsdp3"}) {
     EXPECT_THAT(
         Complaint("nemo", fmt::format("distributed: {{strategy: {}, "

@@ -262,8 +262,8 @@ def test_norms_that_discard_their_results_are_predicted(
         for layer in model.get_submodule("layers").children():
             mlp = layer.get_submodule("mlp")
             if "mlp" in text:
-                again = functools.partial(checkpoint, mlp.forward, use_reentrant=True)
-                mlp.forward = again  # type: ignore[method-assign]  # of this module alone
+                unit = functools.partial(checkpoint, mlp.forward, use_reentrant=True)
+                mlp.forward = unit  # type: ignore[method-assign]  # of this module alone
             _Discarding(
                 layer.get_submodule("input_layernorm"), layer.get_submodule("self_attn")
             )
