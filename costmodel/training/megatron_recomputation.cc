@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "costmodel/training/settings/strategy_settings.h"
+#include "costmodel/training/strategy/stage_layout.h"
 #include "graph/base/input_error.h"
 
 namespace acplan::costmodel {
@@ -33,6 +34,14 @@ std::vector<std::set<LayerPart>> PartsOfModel(
   return parts;
 }
 
+// Returns the layers of the smallest chunk.
+int64_t LayersOfSmallestChunk(const TrainingJob& job) {
+  std::vector<int64_t> layers = PiecesOfChunks(job);
+  --layers.front();
+  layers.back() -= 1 + job.shape.mtp_layers;
+  return std::ranges::min(layers);
+}
+
 std::vector<TrainingStrategy> Policies(const TrainingJob& job) {
   std::vector<TrainingStrategy> policies;
   TrainingStrategy strategy = job.strategy;
@@ -46,10 +55,14 @@ std::vector<TrainingStrategy> Policies(const TrainingJob& job) {
     most_layers = std::max(most_layers, stage.Layers());
   }
   strategy.recomputation = Recomputation::kFull;
-  // Each chunk of a stage recomputes as many layers.
-  for (int64_t layers = 0; layers < most_layers; layers += strategy.chunks) {
-    strategy.full_layers = layers;
-    policies.push_back(strategy);
+  policies.push_back(strategy);  // all layers
+  // Each chunk of a stage recomputes as many layers, so a smaller one would recompute less
+  // than its share of the stage's.
+  const int64_t most_of_chunk =
+      strategy.chunks == 1 ? most_layers : LayersOfSmallestChunk(job);
+  for (int64_t layers = 1; layers <= most_of_chunk; ++layers) {
+    strategy.full_layers = layers * strategy.chunks;
+    if (strategy.full_layers < most_layers) policies.push_back(strategy);
   }
   strategy.full_layers = 0;
   strategy.recomputation = Recomputation::kSelective;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -56,6 +57,14 @@ struct Frame {
 
   // Returns whether the frame's arguments are saves of the frame around it.
   bool IsSavedByParent() const { return parent != kNone && !arguments.empty(); }
+
+  // Returns whether the call holds its arguments; one that does not is given what is discarded
+  // in the meantime.
+  bool HoldsArguments() const {
+    return std::ranges::all_of(arguments, [&](const StorageId argument) {
+      return std::ranges::find(call->inputs, argument) != call->inputs.end();
+    });
+  }
 
   bool Decides(OperatorId op, OperatorDecision decision) const {
     return HasPolicy() && decisions[call->PlaceOf(op)] == decision;

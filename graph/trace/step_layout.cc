@@ -19,7 +19,8 @@ class LayoutBuilder {
 
   StepLayout Build() && {
     // Where several frames run again at one time, the last call comes first: it
-    // is the one that backward meets first.
+    // is the one that backward meets first. A frame that does not hold an argument waits for
+    // those that make it again.
     std::vector<std::pair<Time, FrameId>> requests;
     size_t steps = end_;
     for (const FrameId f : std::views::reverse(frames_.ids())) {
@@ -28,7 +29,11 @@ class LayoutBuilder {
       requests.emplace_back(frame.rerun_time, f);
       steps += frame.rerun_stop - frame.call->start + frame.recasts.size();
     }
-    std::ranges::stable_sort(requests, {}, &std::pair<Time, FrameId>::first);
+    std::ranges::stable_sort(requests, [&](const auto& one, const auto& other) {
+      if (one.first != other.first) return one.first < other.first;
+      return frames_[one.second].HoldsArguments() &&
+             !frames_[other.second].HoldsArguments();
+    });
     layout_.steps.reserve(steps);
     layout_.step_at_time.reserve(end_ + 1);
     layout_.step_of_operator.reserve(end_);

@@ -79,8 +79,29 @@ void AddCopy(Trace& trace, const graph::SavedTensor& result,
   trace.saved.push_back(saved);
 }
 
+// Lets no call of these modules after a call hold what that call returned, and returns when
+// the last of those that are given it lets go of what is made again of it; 0 if there are
+// none.
+Time TakeFromReaders(Trace& trace, graph::CallId c,
+                     const std::set<StorageId>& results,
+                     const std::vector<ModuleId>& readers) {
+  Time end = 0;
+  for (const graph::CallId other :
+       graph::IdRange(Next(c), trace.calls.end_id())) {
+    graph::TraceCall& reader = trace.calls[other];
+    if (!std::ranges::binary_search(readers, reader.module)) continue;
+    const size_t taken_count = std::erase_if(
+        reader.inputs,
+        [&](const StorageId storage) { return results.contains(storage); });
+    if (taken_count > 0) end = std::max(end, reader.backward_end);
+  }
+  return end;
+}
+
 // Counts what autograd saves of the results of these parts as saved by their modules.
-void DiscardResults(Trace& trace, const std::vector<ModuleId>& modules) {
+// `readers`: further units.
+void DiscardResults(Trace& trace, const std::vector<ModuleId>& modules,
+                    const std::vector<ModuleId>& readers) {
   for (const graph::CallId c : trace.calls.ids()) {
     const graph::TraceCall& call = trace.calls[c];
     if (call.no_grad || !std::ranges::binary_search(modules, call.module)) {
@@ -95,6 +116,7 @@ void DiscardResults(Trace& trace, const std::vector<ModuleId>& modules) {
     const Time rerun_time = GradientOfReader(trace, c, results);
     const bool has_times =
         rerun_time != graph::kNever && call.backward_end != graph::kNever;
+    const Time readers_end = TakeFromReaders(trace, c, results, readers);
     std::set<StorageId> copied;
     std::vector<graph::SavedTensor> first_of_each;
     for (graph::SavedTensor& saved : trace.saved) {
@@ -102,6 +124,9 @@ void DiscardResults(Trace& trace, const std::vector<ModuleId>& modules) {
       saved.packed = call.end;
       saved.call = c;
       saved.unpacked = std::min(saved.unpacked, rerun_time);
+      // Autograd holds the tensor itself.
+      saved.local_end = std::max(HeldByAutogradUntil(saved), readers_end);
+      saved.released = std::max(saved.released, readers_end);
       if (has_times && copied.insert(saved.storage).second) {
         first_of_each.push_back(saved);
       }
@@ -154,11 +179,14 @@ StepChange ChangeOf(const BlockChoice& blocks) {
   for (const ModulePart& part : ModuleParts()) {
     const bool is_chosen =
         std::ranges::find(blocks.parts, part.name) != blocks.parts.end();
-    if (part.discards_output && is_chosen) {
-      change.discarded.emplace_back(part.name);
-    }
+    if (!is_chosen) continue;
+    std::vector<std::string>& names =
+        part.discards_output ? change.discarded : change.readers;
+    names.emplace_back(part.name);
   }
+  if (change.discarded.empty()) change.readers.clear();
   std::ranges::sort(change.discarded);
+  std::ranges::sort(change.readers);
   return change;
 }
 
@@ -185,7 +213,8 @@ std::optional<Trace> WithChange(const Trace& trace,
   Trace changed = trace;
   const std::vector<ModuleId> modules =
       ModulesOfParts(trace, blocks, change.discarded);
-  DiscardResults(changed, modules);
+  DiscardResults(changed, modules,
+                 ModulesOfParts(trace, blocks, change.readers));
   AddInnerModules(changed, modules);
   return changed;
 }

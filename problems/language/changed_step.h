@@ -27,8 +27,10 @@ namespace acplan::problems {
 
 // The change that a choice of units needs.
 struct StepChange {
-  int32_t run_length = 1;                   // blocks of a segment
-  std::vector<std::string> discarded = {};  // parts, ascending
+  int32_t run_length = 1;  // blocks of a segment
+  // Parts, ascending: those that discard their results, and the others beside them.
+  std::vector<std::string> discarded = {};
+  std::vector<std::string> readers = {};
 
   bool IsNone() const { return run_length == 1 && discarded.empty(); }
   bool operator==(const StepChange&) const = default;

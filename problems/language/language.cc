@@ -258,7 +258,7 @@ void AddSubsets(BlockKind kind, const std::vector<std::string>& names,
     for (size_t k = 0; k < count; ++k) {
       if ((set >> k & 1) != 0) (choice.*member).push_back(names[k]);
     }
-    if (ArePredictedTogether(choice.parts)) choices.Add(choice);
+    choices.Add(choice);
   }
 }
 

@@ -83,14 +83,6 @@ const std::vector<ModulePart>& ModuleParts() {
   return kParts;
 }
 
-bool ArePredictedTogether(const std::vector<std::string>& names) {
-  const auto has = [&](std::string_view name) {
-    return std::ranges::find(names, name) != names.end();
-  };
-  return !has("layernorm") ||
-         !(has("mlp") || has("moe") || has("shared_experts"));
-}
-
 std::vector<ModuleId> ModulesOfParts(const Trace& trace,
                                      const std::vector<ModuleId>& blocks,
                                      const std::vector<std::string>& names) {

@@ -29,10 +29,6 @@ std::vector<graph::ModuleId> ModulesOfParts(
     const graph::Trace& trace, const std::vector<graph::ModuleId>& blocks,
     const std::vector<std::string>& names);
 
-// Returns whether a step with these parts as units is predicted: not if a part discards
-// what another one is given and would keep, as that is discarded as well.
-bool ArePredictedTogether(const std::vector<std::string>& names);
-
 // Returns the names of the parts that a trace has modules for, ascending.
 std::vector<std::string> PartsOf(const graph::Trace& trace,
                                  const std::vector<graph::ModuleId>& blocks);

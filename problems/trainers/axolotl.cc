@@ -49,6 +49,7 @@ void AddMeant(const Config& config, const std::string& entry,
     if (entry != kAttention && is_part) operators.push_back(name);
   }
   if (operators.empty() && entry != kAttention) {
+    qualified_names.emplace_back(kAttention);
     FailUnknown(config, "selective_checkpointing.save", entry, qualified_names);
   }
   saved.insert(operators.begin(), operators.end());

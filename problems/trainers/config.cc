@@ -109,6 +109,12 @@ bool Config::IsOn(std::string_view path) const {
   return text != "false" && text != "None" && text != "none";
 }
 
+bool Config::Is(std::string_view path, std::string_view text) const {
+  const json* value = Find(path);
+  return value != nullptr && value->is_string() &&
+         value->get_ref<const std::string&>() == text;
+}
+
 std::vector<std::string> Config::Keys(std::string_view path) const {
   std::vector<std::string> keys;
   const json* value = Find(path);

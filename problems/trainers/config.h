@@ -32,6 +32,9 @@ class Config {
   // Returns whether a path has a value other than null, false and "None": a table counts.
   bool IsOn(std::string_view path) const;
 
+  // Returns whether a value is this text.
+  bool Is(std::string_view path, std::string_view text) const;
+
   // Returns the keys of a table, in ascending order; none if there is no table.
   std::vector<std::string> Keys(std::string_view path) const;
 

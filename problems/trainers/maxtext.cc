@@ -125,9 +125,28 @@ void NoteOffload(const std::string& what, ConfigReading& reading) {
                           "the peak is lower than below");
 }
 
+// Refuses keys that have the place of a value, and are no names of values.
+void RefuseOtherValues(const Config& config) {
+  std::vector<std::string> known_names(kOtherValues.begin(),
+                                       kOtherValues.end());
+  for (const NamedValue& value : Values()) {
+    known_names.emplace_back(value.name);
+  }
+  for (const std::string& key : config.Keys("")) {
+    const bool is_place = config.Is(key, "device") ||
+                          config.Is(key, "offload") || config.Is(key, "remat");
+    const bool is_known =
+        std::ranges::find(known_names, key) != known_names.end();
+    if (is_place && !is_known) {
+      FailUnknownValue(config, kPolicyName, key, known_names);
+    }
+  }
+}
+
 // Reads the values of a custom policy that stay.
 std::vector<std::string> ReadValues(const Config& config,
                                     ConfigReading& reading) {
+  RefuseOtherValues(config);
   std::vector<std::string> value_names;
   const auto stays = [&](const std::string& name) {
     const std::string place = config.Text(name).value_or("remat");

@@ -98,12 +98,6 @@ BlockChoice ReadParts(const Config& config, const std::string& path,
   std::ranges::sort(choice.parts);
   const auto repeated = std::ranges::unique(choice.parts);
   choice.parts.erase(repeated.begin(), repeated.end());
-  if (!ArePredictedTogether(choice.parts)) {
-    config.Fail(path,
-                "layernorm without mlp, moe and shared_experts, as the peak of "
-                "these together is not predicted",
-                fmt::format("{}", fmt::join(choice.parts, ", ")));
-  }
   if (choice.parts.empty()) choice.kind = BlockKind::kNone;
   return choice;
 }

@@ -88,6 +88,15 @@ void FailUnknownValue(const Config& config, std::string_view path,
               WithNearest(value, values));
 }
 
+void RefuseOtherKeys(const Config& config, std::string_view path,
+                     const std::vector<std::string>& known_keys) {
+  for (const std::string& key : config.Keys(path)) {
+    if (std::ranges::find(known_keys, key) == known_keys.end()) {
+      FailUnknownValue(config, path, key, known_keys);
+    }
+  }
+}
+
 TrainerPolicy WholeBlocks() { return {.blocks = {.kind = BlockKind::kAll}}; }
 
 BlockChoice ReadClasses(const Config& config, std::string_view path,
@@ -129,6 +138,12 @@ ConfigReading ReadLayerCheckpoints(const Config& config,
   if (!config.IsTrue(key, is_on_by_default)) return reading;
   reading.policy = WholeBlocks();
   const std::string options = LayerOptionsPath(config);
+  // Those of torch.utils.checkpoint, and those that trainers take out first.
+  RefuseOtherKeys(config, options,
+                  {"context_fn", "debug", "determinism_check", "early_stop",
+                   "every_n_layers", "offload", "preserve_rng_state",
+                   "selective", "use_reentrant"});
+  reading.policy.stops_early = config.IsTrue(options + ".early_stop", true);
   const int period = config.Whole(options + ".every_n_layers", 1, 1);
   if (period > 1) {
     reading.policy.blocks = {.kind = BlockKind::kEvery, .period = period};

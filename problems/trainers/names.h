@@ -40,6 +40,11 @@ std::vector<std::string> ReadSaved(const Config& config, std::string_view path,
                                    const std::string& value,
                                    const std::vector<std::string>& values);
 
+// Throws InputError for a key of the table at `path` that is none of the known, with the
+// nearest.
+void RefuseOtherKeys(const Config& config, std::string_view path,
+                     const std::vector<std::string>& known_keys);
+
 // Returns a choice of all blocks, saving nothing.
 TrainerPolicy WholeBlocks();
 

@@ -58,6 +58,29 @@ std::string Plain(std::string text) {
   return text;
 }
 
+// Refuses strategies whose checkpoints are not those of FSDP2's: with several ranks DDP has
+// each layer's attention, feed-forward part and norms as units of their own, and
+// Megatron-FSDP has none.
+void RequireWholeLayers(const Config& config, const std::string& table,
+                        bool is_selective) {
+  const std::string path = table + ".strategy";
+  const std::string strategy = Plain(config.Text(path).value_or("fsdp2"));
+  if (strategy == "fsdp2" || (strategy == "ddp" && is_selective)) return;
+  if (strategy == "ddp") {
+    config.Fail(path,
+                "fsdp2, or selective checkpoints, as on several ranks DDP has "
+                "parts of layers as units",
+                strategy);
+  }
+  if (strategy == "megatron_fsdp") {
+    config.Fail(path,
+                "fsdp2 or ddp, as Megatron-FSDP has no checkpoints on several "
+                "ranks",
+                strategy);
+  }
+  FailUnknownValue(config, path, strategy, {"ddp", "fsdp2", "megatron_fsdp"});
+}
+
 ConfigReading ReadNemo(const Config& config, const ConfigNames& names) {
   const std::string key(
       FirstOf(config, {"distributed.activation_checkpointing",
@@ -69,6 +92,7 @@ ConfigReading ReadNemo(const Config& config, const ConfigNames& names) {
   }
   const std::string mode = Plain(config.Text(key).value_or("false"));
   if (mode == "false" || mode == "none") return reading;
+  RequireWholeLayers(config, key.substr(0, key.find('.')), mode == "selective");
   NoteCompile(config, {"compile.enabled", "distributed.enable_compile"},
               reading);
   reading.policy = NemoLanguage().Saving({.kind = BlockKind::kAll});

@@ -4,6 +4,7 @@
 #include <array>
 #include <set>
 
+#include "graph/base/message_text.h"
 #include "problems/trainers/names.h"
 #include "problems/trainers/trainer.h"
 
@@ -72,6 +73,27 @@ bool IsLayerPart(const std::string& target) {
   return std::ranges::find(kParts, target) != kParts.end();
 }
 
+// Returns whether a target is an operator's name, or the namespace of its name.
+bool Means(const std::string& target, const std::string& qualified_name) {
+  return qualified_name == target || qualified_name.starts_with(target + "::");
+}
+
+// Adds a note for each namespace without an operator in the trace.
+void NoteUnmet(const Config& config, const std::string& path,
+               const ConfigNames& names, ConfigReading& reading) {
+  for (const std::string& target :
+       config.List(path).value_or(std::vector<std::string>())) {
+    const bool is_met =
+        std::ranges::any_of(names.operators, [&](const std::string& name) {
+          return Means(target, QualifiedName(name));
+        });
+    if (is_met) continue;
+    reading.notes.push_back(
+        fmt::format("{}: the trace has no operator of {}, which is left out",
+                    graph::OneLine(path), graph::Quoted(target)));
+  }
+}
+
 std::vector<std::string> ReadTargets(const Config& config,
                                      const std::string& path,
                                      const ConfigNames& names) {
@@ -89,9 +111,7 @@ std::vector<std::string> ReadTargets(const Config& config,
     for (const std::string& name : names.operators) {
       qualified_names.push_back(QualifiedName(name));
       const std::string& qualified_name = qualified_names.back();
-      const bool is_meant =
-          qualified_name == target || qualified_name.starts_with(target + "::");
-      if (!is_meant) continue;
+      if (!Means(target, qualified_name)) continue;
       saved.insert(name);
       is_known = true;
     }
@@ -131,6 +151,7 @@ ConfigReading ReadPrimeRl(const Config& config, const ConfigNames& names) {
   const std::string mode = config.Text(path + ".mode").value_or("full");
   if (mode == "selective") {
     reading.policy.saved = ReadTargets(config, path + ".targets", names);
+    NoteUnmet(config, path + ".targets", names, reading);
   } else if (mode != "full") {
     config.Fail(path + ".mode", "\"full\" or \"selective\"");
   }

@@ -24,13 +24,8 @@ std::string WriteVeOmni(const TrainerPolicy& policy, const ConfigNames&) {
 
 ConfigReading ReadVeOmni(const Config& config, const ConfigNames&) {
   const std::string key(kTable);
-  const std::vector<std::string> known_keys = {"debug", "early_stop", "enable",
-                                               "enable_reentrant"};
-  for (const std::string& name : config.Keys(key)) {
-    if (std::ranges::find(known_keys, name) == known_keys.end()) {
-      FailUnknownValue(config, key, name, known_keys);
-    }
-  }
+  RefuseOtherKeys(config, key,
+                  {"debug", "early_stop", "enable", "enable_reentrant"});
   ConfigReading reading;
   NoteCompile(config, {"train.torch_compile.enable"}, reading);
   const std::string offload = "train.accelerator.offload_config.";

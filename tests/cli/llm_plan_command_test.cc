@@ -100,6 +100,16 @@ TEST_F(LlmPlanTest, PrintsMegatronsLayout) {
                               "\"Ettttttttttttttt|tttttttttttttttttL\""));
 }
 
+// Megatron-Core counts the layers of each chunk: three of a chunk with two layers would be
+// fewer than the stage was said to recompute (full:6, which is faster).
+TEST_F(LlmPlanTest, PrintsNoMoreLayersThanTheSmallestChunkHas) {
+  const json answer = AcplanJson(
+      {"train", "plan", kPlannedModel, "--gpu", "H100", "--gpus", "64", "--pp",
+       "2", "--set", "pipeline_model_parallel_layout=Et*2|t*14|t*14|t*2L",
+       "--seq", "16384", "--gbs", "64", "--for", "megatron"});
+  EXPECT_EQ(answer["megatron"]["recompute"], "selective:mlp");
+}
+
 TEST_F(LlmPlanTest, ShowsItWithinAHundredColumns) {
   const std::string text = AcplanOut(PlanQuestion("train plan", {}));
   for (const char* part : {"recomputation plan", "recomputed operations",

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -38,14 +39,10 @@ TEST(TrainersTest, ReadMegatronsScriptsAndWhatHandsThemOn) {
            ConfigFormat::kFlags);
   EXPECT_EQ(parts.policy.blocks.parts, std::vector<std::string>{"layernorm"});
   EXPECT_EQ(parts.notes.size(), 3);  // no core_attn, discarded, to the end
-  try {
-    read("--recompute-activations --recompute-modules mlp layernorm",
-         ConfigFormat::kFlags);
-    ADD_FAILURE() << "expected a refusal";
-  } catch (const InputError& error) {
-    EXPECT_THAT(error.what(),
-                HasSubstr("the peak of these together is not predicted"));
-  }
+  EXPECT_EQ(read("--recompute-activations --recompute-modules mlp layernorm",
+                 ConfigFormat::kFlags)
+                .policy.blocks.parts,
+            (std::vector<std::string>{"layernorm", "mlp"}));
   const ConfigReading yaml = read(
       "model:\n  recompute_granularity: selective\n"
       "  recompute_modules: [moe]\n  cpu_offloading: true\n",
@@ -137,6 +134,30 @@ TEST(TrainersTest, OfLargeModelsNameTheNearestOfAWrongName) {
   EXPECT_THAT(
       Complaint("nemo", "distributed: {activation_checkpointing: select}\n"),
       HasSubstr("found \"select\"; nearest: selective"));
+  EXPECT_THAT(Complaint("maxtext",
+                        "remat_policy: custom\nmlpwi0: device\nrun_name: x\n"),
+              HasSubstr("found \"mlpwi0\"; nearest: mlpwi_0"));
+  EXPECT_THAT(
+      Complaint("transformers",
+                "args = TrainingArguments(gradient_checkpointing=True, "
+                "gradient_checkpointing_kwargs={'every_n_layer': 2})\n"),
+      HasSubstr("found \"every_n_layer\"; nearest: every_n_layers"));
+  EXPECT_THAT(Complaint("axolotl",
+                        "gradient_checkpointing: true\n"
+                        "selective_checkpointing: {save: [atention]}\n"),
+              HasSubstr("found \"atention\"; nearest: attention"));
+  for (const char* strategy : {"ddp", "megatron_fsdp", "fsdp3"}) {
+    EXPECT_THAT(
+        Complaint("nemo", fmt::format("distributed: {{strategy: {}, "
+                                      "activation_checkpointing: true}}\n",
+                                      strategy)),
+        HasSubstr("distributed.strategy: expected "));
+  }
+  EXPECT_EQ(Read("nemo",
+                 "distributed: {strategy: ddp, "
+                 "activation_checkpointing: selective}\n")
+                .blocks.kind,
+            BlockKind::kAll);
   EXPECT_THAT(Complaint("nemo",
                         "distributed: {activation_checkpointing: full, "
                         "activation_checkpointing_scope: vision}\n"),

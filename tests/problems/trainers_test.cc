@@ -36,7 +36,7 @@ std::vector<BlockChoice> ChoicesOf(BlockKind kind) {
     case BlockKind::kParts:
       return {{.kind = kind, .parts = {"mlp"}},
               {.kind = kind, .parts = {"layernorm"}},
-              {.kind = kind, .parts = {"mlp", "moe"}}};
+              {.kind = kind, .parts = {"layernorm", "mlp", "moe"}}};
     case BlockKind::kAll:
     case BlockKind::kNone:
       break;

@@ -38,6 +38,7 @@ def prepare() -> None:
     """Sets Megatron-Core up for one process without a GPU."""
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel import random
+    from megatron.core.transformer.moe import moe_utils, token_dispatcher
 
     if not dist.is_initialized():
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -51,6 +52,9 @@ def prepare() -> None:
     random.FP8GlobalStateManager = types.SimpleNamespace(is_fp8_enabled=lambda: False)
     random.activation_recompute_forward = lambda **options: contextlib.nullcontext()
     random.fp8_autocast = lambda **options: contextlib.nullcontext()
+    # Experts copy counts in a stream of their own, and ask for Transformer Engine's products.
+    token_dispatcher.MoEAlltoAllTokenDispatcher.cuda_dtoh_stream = object()
+    moe_utils.te_general_gemm = None
 
 
 @contextlib.contextmanager
@@ -80,15 +84,24 @@ def discarded_results_count() -> Iterator[None]:
 
 
 class MegatronGpt(nn.Module):
-    """Megatron-Core's GPTModel without Transformer Engine."""
+    """Megatron-Core's GPTModel without Transformer Engine. Experts beside a shared one have
+    room for the same number of tokens each, so that shapes depend on no values."""
 
-    def __init__(self, layers: int = 4, hidden: int = 256, length: int = 128) -> None:
+    def __init__(
+        self, layers: int = 4, hidden: int = 256, length: int = 128, experts: int | None = None
+    ) -> None:
         super().__init__()
         prepare()
         from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
         from megatron.core.models.gpt.gpt_model import GPTModel
         from megatron.core.transformer.transformer_config import TransformerConfig
 
+        expert_options: dict[str, Any] = {
+            "num_moe_experts": experts, "moe_ffn_hidden_size": hidden,
+            "moe_shared_expert_intermediate_size": hidden, "moe_router_topk": 2,
+            "moe_router_load_balancing_type": "none", "moe_token_dispatcher_type": "alltoall",
+            "moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True,
+        }  # fmt: skip
         config = TransformerConfig(
             num_layers=layers, hidden_size=hidden, num_attention_heads=4, num_query_groups=2,
             ffn_hidden_size=11 * hidden // 4, normalization="RMSNorm", gated_linear_unit=True,
@@ -96,10 +109,12 @@ class MegatronGpt(nn.Module):
             attention_dropout=0.0, use_cpu_initialization=True, perform_initialization=False,
             bias_activation_fusion=False, bias_dropout_fusion=False,
             masked_softmax_fusion=False, gradient_accumulation_fusion=False,
+            **(expert_options if experts else {}),
         )  # fmt: skip
         self.gpt = GPTModel(
-            config, get_gpt_layer_local_spec(normalization="RMSNorm"), vocab_size=512,
-            max_sequence_length=length, position_embedding_type="learned_absolute",
+            config, get_gpt_layer_local_spec(experts, normalization="RMSNorm"),
+            vocab_size=512, max_sequence_length=length,
+            position_embedding_type="learned_absolute",
             share_embeddings_and_output_weights=False,
         )  # fmt: skip
 
@@ -145,3 +160,5 @@ def recompute(model: nn.Module, text: str) -> None:
             "layernorm" in parts
         )
         layer.self_attention.checkpoint_core_attention = "core_attn" in parts
+        layer.mlp.moe_layer_recompute = "moe" in parts
+        layer.mlp.shared_experts_recompute = "shared_experts" in parts
