@@ -172,8 +172,8 @@ def test_estimates_are_those_of_a_trace_of_all_layers() -> None:
     own_plan = acplan.plan(traced, between, time_limit=0.2)
     assert own_plan.recompute_ms > 0
     assert 1 / 2.5 < estimate.added_ms / (4 * own_plan.recompute_ms) < 2.5
-    least_bytes = [e.least_bytes for parts in tight.parts if (e := estimates[parts])]
-    assert least_bytes == sorted(least_bytes, reverse=True)
+    # In one part there are no gradients of an earlier one.
+    assert estimates[2] is not None and estimates[2].least_bytes > estimate.least_bytes
 
 
 def test_settings_that_no_time_is_left_to_trace_are_marked_as_estimates(

@@ -52,7 +52,7 @@ class Candidate:
         if self.estimate is None:
             return 1, 0
         if self.estimate.fits:
-            return 0, self.estimate.step_ms + self.estimate.added_ms
+            return 0, self.estimate.iteration_ms
         return 2, self.estimate.least_bytes
 
 
