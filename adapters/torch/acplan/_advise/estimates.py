@@ -140,8 +140,8 @@ class Estimator:
         """Returns how long a trace of the whole model is expected to take: as long as the
         longest of others if nothing is known of it, 0 if of none."""
         family = self._families.get((_kind(combination), 1))
-        known = [family] if family is not None else self._families.values()
-        return max((other.needs.trace_seconds for other in known if other), default=0.0)
+        families = [family] if family is not None else self._families.values()
+        return max((other.needs.trace_seconds for other in families if other), default=0.0)
 
     def estimate(self, combination: Combination, state: StateBytes) -> Estimate | None:
         """Returns what the combination needs with the parts of the microbatch that are best, or
