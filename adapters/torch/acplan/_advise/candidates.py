@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections import Counter
 from collections.abc import Iterator
 
 from acplan._advise.bench import Bench
@@ -57,13 +58,11 @@ class Candidate:
 
 
 def candidates(bench: Bench, estimator: Estimator, clock: Clock) -> Iterator[Candidate | Miss]:
-    """Yields each combination, or why it is not tried: those without another loss first, and
-    the mildest first. They have estimates as long as there is time for them, unless milder ones
-    make these needless."""
+    """Yields each combination, or why it is not tried: those without another loss first, the
+    mildest of each kind of change first. They have estimates as long as there is time for them,
+    unless milder ones make these needless."""
     earlier: list[Candidate] = []
-    by_loss = combinations(bench.step, bench.device)
-    by_loss.sort(key=lambda c: bool(c.in_group("loss")))
-    for combination in by_loss:
+    for combination in _by_turns(combinations(bench.step, bench.device)):
         try:
             state = bench.state_of(combination)
         except Exception as error:  # raised by the model, or by another library
@@ -79,6 +78,18 @@ def candidates(bench: Bench, estimator: Estimator, clock: Clock) -> Iterator[Can
             estimate = estimator.estimate(combination, state)
         earlier.append(Candidate(combination, state, estimate))
         yield earlier[-1]
+
+
+def _by_turns(mildest_first: list[Combination]) -> list[Combination]:
+    """Returns the combinations in an order in which the kinds of change take turns."""
+    places = Counter[tuple[bool, str]]()
+    turns: list[tuple[bool, int]] = []
+    for combination in mildest_first:
+        kind = bool(combination.in_group("loss")), combination.change
+        turns.append((kind[0], places[kind]))
+        places[kind] += 1
+    order = sorted(range(len(turns)), key=lambda place: turns[place])
+    return [mildest_first[place] for place in order]
 
 
 def _is_covered(combination: Combination, earlier: list[Candidate]) -> bool:
