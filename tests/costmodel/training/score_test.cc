@@ -284,7 +284,7 @@ INSTANTIATE_TEST_SUITE_P(
                      "none of optimizer, which is not in the model"},
         WrongReading{"platform", "tpu",
                      "platform: expected dgx_ followed by a GPU"},
-        WrongReading{"platform", "dgx_v100", "gpu: expected a name"},
+        WrongReading{"platform", "dgx_v100", "gpu: expected one of A100"},
         WrongReading{"precision", "fp32", "precision: expected bf16 or fp16"},
         WrongReading{"tp", "3", "tp x pp x cp: expected a divisor of 8"},
         WrongReading{"layers", "", "layers: expected a whole number"},
