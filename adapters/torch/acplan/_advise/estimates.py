@@ -158,7 +158,9 @@ class Estimator:
             best = estimate
             if best.fits and best.added_share < LITTLE:
                 break
-            parts = self._bench.parts_after(parts, best.least_bytes, state)
+            # If it fits, only those are tried with which no plan is needed.
+            size = best.plain_bytes if best.fits else best.least_bytes
+            parts = self._bench.parts_after(parts, size, state)
         return best
 
     def estimate_in(
