@@ -214,7 +214,7 @@ def test_settings_that_no_time_is_left_to_trace_are_marked_as_estimates(
     estimated = [fit for fit in fits.fits if not fit.is_traced]
     assert traced and all(fit.plan is not None for fit in traced)
     assert estimated and all(fit.plan is None and fit.lines for fit in estimated)
-    assert "traces of 1 and 2 of 4 layers" in str(fits) and " estimated\n" in str(fits)
+    assert "traces of 2 and 3 of 4 layers" in str(fits) and " estimated\n" in str(fits)
     assert f"and {len(estimated)} more by estimate" in fits.verdict
     assert len(list(model.modules())) == count
     assert {row["traced"] for row in fits.data["fits"]} == {True, False}

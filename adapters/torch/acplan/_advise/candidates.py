@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-from collections import Counter
 from collections.abc import Iterator
 
 from acplan._advise.bench import Bench
@@ -58,11 +57,14 @@ class Candidate:
 
 
 def candidates(bench: Bench, estimator: Estimator, clock: Clock) -> Iterator[Candidate | Miss]:
-    """Yields each combination, or why it is not tried: those without another loss first, the
-    mildest of each kind of change first. They have estimates as long as there is time for them,
-    unless milder ones make these needless."""
+    """Yields each combination, or why it is not tried: those without another loss first, and
+    the mildest first. They have estimates as long as there is time for them, and one of each
+    kind of change in any case, unless milder ones make these needless."""
     earlier: list[Candidate] = []
-    for combination in _by_turns(combinations(bench.step, bench.device)):
+    estimated_changes: set[str] = set()
+    by_loss = combinations(bench.step, bench.device)
+    by_loss.sort(key=lambda c: bool(c.in_group("loss")))
+    for combination in by_loss:
         try:
             state = bench.state_of(combination)
         except Exception as error:  # raised by the model, or by another library
@@ -72,24 +74,14 @@ def candidates(bench: Bench, estimator: Estimator, clock: Clock) -> Iterator[Can
             why = "parameters, gradients and optimizer state do not fit"
             yield Miss(combination, why, state.device)
             continue
-        estimate = None
-        is_free = estimator.is_known(combination)
-        if is_free or not (clock.is_over(_OF_ESTIMATES) or _is_covered(combination, earlier)):
-            estimate = estimator.estimate(combination, state)
+        is_first = combination.change not in estimated_changes
+        may_trace = is_first or not clock.is_over(_OF_ESTIMATES)
+        may_trace = may_trace and not _is_covered(combination, earlier)
+        estimate = estimator.estimate(combination, state, may_trace)
+        if estimate is not None:
+            estimated_changes.add(combination.change)
         earlier.append(Candidate(combination, state, estimate))
         yield earlier[-1]
-
-
-def _by_turns(mildest_first: list[Combination]) -> list[Combination]:
-    """Returns the combinations in an order in which the kinds of change take turns."""
-    places = Counter[tuple[bool, str]]()
-    turns: list[tuple[bool, int]] = []
-    for combination in mildest_first:
-        kind = bool(combination.in_group("loss")), combination.change
-        turns.append((kind[0], places[kind]))
-        places[kind] += 1
-    order = sorted(range(len(turns)), key=lambda place: turns[place])
-    return [mildest_first[place] for place in order]
 
 
 def _is_covered(combination: Combination, earlier: list[Candidate]) -> bool:

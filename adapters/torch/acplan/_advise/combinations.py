@@ -84,14 +84,20 @@ _ORDER = ("", "fused optimizer", *EIGHT_BIT_OPTIMIZERS)
 
 
 def combinations(step: TrainingStep, device: Device) -> list[Combination]:
-    """Returns all combinations, the mildest first, those with the fewest levers first."""
+    """Returns all combinations, the mildest first, those with the fewest levers first, and
+    those with weights of four bits last."""
     plain = tuple(_applicable(fused_lever(step), step, device))
     losses = [(), *[(lever,) for lever in _applicable(LEVERS[_FUSED_LOSS], step, device)]]
     choices = [(), plain] + [
         (*levers, *loss) for levers in _choices(step, device, plain) for loss in losses
     ]
     results = [Combination(levers) for levers in dict.fromkeys(choices)]
-    return sorted(results, key=lambda c: (CHANGES.index(c.change), len(c.levers)))
+    return sorted(results, key=_mildness)
+
+
+def _mildness(combination: Combination) -> tuple[int, bool, int]:
+    has_four_bits = combination.in_group("method").startswith("QLoRA")
+    return CHANGES.index(combination.change), has_four_bits, len(combination.levers)
 
 
 def _applicable(lever: Lever, step: TrainingStep, device: Device) -> Iterator[Lever]:

@@ -132,10 +132,6 @@ class Estimator:
         """Says from what estimates are."""
         return f"traces of {' and '.join(map(str, self._counts))} of {self._count} layers"
 
-    def is_known(self, combination: Combination) -> bool:
-        """Returns whether traces for such an estimate were made, or none can be."""
-        return self._count is None or (_kind(combination), 1) in self._families
-
     def trace_seconds(self, combination: Combination) -> float:
         """Returns how long a trace of the whole model is expected to take: as long as the
         longest of others if nothing is known of it, 0 if of none."""
@@ -143,12 +139,16 @@ class Estimator:
         families = [family] if family is not None else self._families.values()
         return max((other.needs.trace_seconds for other in families if other), default=0.0)
 
-    def estimate(self, combination: Combination, state: StateBytes) -> Estimate | None:
+    def estimate(
+        self, combination: Combination, state: StateBytes, may_trace: bool = True
+    ) -> Estimate | None:
         """Returns what the combination needs with the parts of the microbatch that are best, or
-        None if that is unknown."""
+        None if that is unknown. Without `may_trace`, from traces that were made for others."""
         best: Estimate | None = None
         parts: int | None = 1
-        while parts is not None:
+        while parts is not None and (
+            may_trace or (_kind(combination), parts) in self._families
+        ):
             estimate = self.estimate_in(combination, state, parts)
             if estimate is None:
                 break
