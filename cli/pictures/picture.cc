@@ -16,7 +16,7 @@ constexpr std::string_view kStyle = R"(
 body { font-family: sans-serif; margin: 1.5em; color: #222; background: #fff; }
 svg { max-width: 100%; height: auto; }
 table { border-collapse: collapse; margin-top: 1.5em; }
-caption { text-align: left; white-space: nowrap; padding-bottom: .4em; }
+caption { text-align: left; padding-bottom: .4em; }
 th, td { border: 1px solid #ccc; padding: .25em .7em; text-align: right; }
 )";
 

@@ -405,7 +405,7 @@ std::string ToText(const Explanation& answer, const Terminal& terminal) {
   if (answer.staying.floor.op != graph::kNone) {
     text += fmt::format(
         "\nno plan needs less than {}: so much is in memory under every plan "
-        "while this operator runs\n{}\n{}",
+        "while {} runs\n{}",
         graph::FormatBytes(answer.staying.floor.bytes),
         trace.operator_names[trace.operators[answer.staying.floor.op].name],
         SourceText(trace, answer.staying.floor.op));

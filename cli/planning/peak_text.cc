@@ -128,9 +128,9 @@ std::string SumTable(const std::vector<NamedSum>& sums, size_t top,
                   graph::FormatBytes(sum.fixed_bytes), LargestKinds(sum)});
   }
   if (sums.size() > top) {
+    const auto others = static_cast<int64_t>(sums.size() - top);
     table.AddRow(
-        {fmt::format("{} others",
-                     FormatCount(static_cast<int64_t>(sums.size() - top))),
+        {fmt::format("{} other{}", FormatCount(others), others == 1 ? "" : "s"),
          graph::FormatBytes(rest.bytes), graph::FormatBytes(rest.fixed_bytes)});
   }
   return table.ToString(terminal);

@@ -116,7 +116,8 @@ std::string Operators(const SchedulePlan& plan, const ScheduleGraph& graph,
     }
   }
   if (rows < repeated_nodes.size()) {
-    table.AddRow({fmt::format("{} others", repeated_nodes.size() - rows),
+    const size_t others = repeated_nodes.size() - rows;
+    table.AddRow({fmt::format("{} other{}", others, others == 1 ? "" : "s"),
                   FormatCount(other_runs), TimeText(other_time, graph)});
   }
   return table.ToString(terminal) + "\n";

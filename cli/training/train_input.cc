@@ -33,8 +33,7 @@ struct SettingFlag {
 
 // The settings that the strategies of a search have in common.
 constexpr SettingFlag kCommonFlags[] = {
-    {"gpu", "--gpu",
-     "name of a GPU, or its beginning: H100, A100-SXM4-40GB, GB200, ..."},
+    {"gpu", "--gpu", "name of a GPU: H100, A100-SXM4-40GB, GB200, ..."},
     {"gpus", "--gpus,--world-size", "number of GPUs"},
     {"seq", "--seq,--seq-length", "tokens per sequence (4096)"},
     {"gbs", "--gbs,--global-batch-size",

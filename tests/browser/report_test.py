@@ -269,6 +269,16 @@ def test_a_phone_shows_all_at_a_glance(browser, pages, name, width):
         assert region.evaluate("e => e.scrollWidth - e.clientWidth") <= 0
 
 
+@pytest.mark.parametrize("command", ["llm-heatmap", "llm-3dplot"])
+def test_a_picture_fits_a_phone(browser, tmp_path, command):
+    path = tmp_path / "picture.html"
+    acplan("calculon", command, ROOT / "tests/data/calculon/search/S09.csv.gz", path)
+    page = browser.new_page(viewport={"width": 360, "height": 800})
+    page.goto(path.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.close()
+
+
 def test_a_plan_lies_on_the_line_of_the_frontier(browser, pages):
     """The line goes down at each plan that is better than the points before it."""
     with Opened(browser, pages["trace"]) as opened:

@@ -92,6 +92,17 @@ def test_whole_parameters_come_and_go() -> None:
     assert never_freed.peak_bytes - trace.peak_bytes > block / 2
 
 
+def test_products_with_gathered_weights_run_again() -> None:
+    """Gathering writes weights anew before a block runs again, with the values they had."""
+    plan = acplan.plan(_trace("fsdp"), "min")
+    decisions = {
+        (operator["name"], operator["decision"])
+        for module in plan.data["modules"]
+        for operator in module["ops"]
+    }
+    assert ("addmm", "recompute") in decisions
+
+
 def test_no_unit_is_around_a_sharded_module() -> None:
     plan = acplan.plan(_trace("fsdp"), "min", ac_units=["Net"])
     assert not plan.modules

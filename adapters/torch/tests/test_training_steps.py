@@ -166,6 +166,16 @@ def test_eight_bits_a_moment_and_pages() -> None:
         assert _before(trace(model, x, optimizer=name), "optimizer") == expected, name
 
 
+def test_torchao_keeps_eight_bits_where_blocks_are_whole() -> None:
+    for width, bytes_each in ((1024, 1), (1001, 4)):
+        model, x = nn.Linear(width, 1000), torch.zeros(2, width)
+        numbers = 1000 * width
+        scales = 4 * (numbers // 256) + 4 * 256 if bytes_each == 1 else 0
+        expected = 2 * (bytes_each * numbers + scales + 4 * 1000)
+        traced = trace(model, x, optimizer="adamw_torch_8bit")
+        assert _before(traced, "optimizer") == expected
+
+
 def test_optimizers_with_kernels_of_their_own() -> None:
     library = torch.library.Library("acplan_test", "DEF")
     library.define("sign_step(Tensor(a!) p, Tensor g, Tensor(b!) m) -> ()")

@@ -17,6 +17,7 @@ from acplan._advise.candidates import Clock
 from acplan._advise.combinations import Combination, combinations
 from acplan._advise.estimates import Estimator
 from acplan._advise.levers import LEVERS, with_levers
+from acplan._advise.sharding import sharded_step
 from acplan._advise.shortened import repeated_count, shortened
 from acplan._device.devices import DEVICES
 from acplan._step.training_step import TrainingStep
@@ -172,8 +173,27 @@ def test_estimates_are_those_of_a_trace_of_all_layers() -> None:
     own_plan = acplan.plan(traced, between, time_limit=0.2)
     assert own_plan.recompute_ms > 0
     assert 1 / 2.5 < estimate.added_ms / (4 * own_plan.recompute_ms) < 2.5
-    least_bytes = [e.least_bytes for parts in tight.parts if (e := estimates[parts])]
-    assert least_bytes == sorted(least_bytes, reverse=True)
+    # In one part there are no gradients of an earlier one.
+    assert estimates[2] is not None and estimates[2].least_bytes > estimate.least_bytes
+
+
+# A long model peaks for other reasons than a short one: here, the update of a foreach optimizer
+# needs most with few samples, and the passes of a rank hold the weights of several layers.
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_estimates_follow_the_peak_to_where_it_is_in_all_layers(gpus: int) -> None:
+    model, inputs = _llama(layers=4 if gpus == 1 else 6)
+    step = TrainingStep.from_arguments(model, (), inputs)
+    if gpus > 1:
+        step = sharded_step(step, gpus)
+    combination = Combination(())
+    bench = Bench(step, _H100, Limit({"budget": "1GiB"}, 1 << 30), {"time_limit": 0.2}, False)
+    state = bench.state_of(combination)
+    traced = bench.traced(Case(combination, 1, state))
+    estimate = Estimator(bench).estimate(combination, state)
+    assert estimate is not None
+    assert estimate.plain_bytes == pytest.approx(traced.peak_bytes, rel=0.002)
+    least = acplan.plan(traced, "min", time_limit=0.2)
+    assert estimate.least_bytes == pytest.approx(least.peak_bytes, rel=0.02)
 
 
 def test_settings_that_no_time_is_left_to_trace_are_marked_as_estimates(
@@ -194,8 +214,8 @@ def test_settings_that_no_time_is_left_to_trace_are_marked_as_estimates(
     estimated = [fit for fit in fits.fits if not fit.is_traced]
     assert traced and all(fit.plan is not None for fit in traced)
     assert estimated and all(fit.plan is None and fit.lines for fit in estimated)
-    assert "traces of 1 and 2 of 4 layers" in str(fits) and " estimated\n" in str(fits)
-    assert f"and {len(estimated)} others by estimate" in fits.verdict
+    assert "traces of 2 and 3 of 4 layers" in str(fits) and " estimated\n" in str(fits)
+    assert f"and {len(estimated)} more by estimate" in fits.verdict
     assert len(list(model.modules())) == count
     assert {row["traced"] for row in fits.data["fits"]} == {True, False}
 
@@ -214,11 +234,14 @@ def test_only_lists_of_layers_that_are_alike_are_cut() -> None:
 
 def test_a_model_is_sharded_over_gpus_and_left_unchanged() -> None:
     model, inputs = _llama()
-    names = [name for name, _ in model.named_parameters()]
+    parameters = [name for name, _ in model.named_parameters()]
     one = acplan.trace(model, device="h100", workspaces=False, **inputs)
     fits = acplan.what_fits(
         model, device="h100", budget="1GiB", gpus=2, seconds=0, **_FAST, **inputs
     )
     assert fits[0].settings == ("as it is",) and fits[0].peak_bytes < one.peak_bytes
-    assert [name for name, _ in model.named_parameters()] == names
+    assert [name for name, _ in model.named_parameters()] == parameters
     assert "LoRA r=16" in fits[-1].settings and "samples a step on each" in fits.title
+    rows = (*fits.data["fits"], *fits.data["misses"])
+    names = {name for row in rows for name in row["settings"].split(", ")}
+    assert {name for name in names if "8-bit" in name} == {"8-bit AdamW of torchao"}

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -102,6 +103,34 @@ std::string Capitals(std::string_view text) {
   return capitals;
 }
 
+// Returns whether a word of a GPU's name is its memory, its power, its form or the kind of
+// its nodes, in capitals: 80GB, 500W, SXM5, NVL72.
+bool IsOfVariant(std::string_view word) {
+  constexpr std::array<std::string_view, 5> kForms = {"SXM", "PCIE", "OAM",
+                                                      "HBM", "NVL"};
+  const auto begins = [&](std::string_view form) {
+    return word.starts_with(form);
+  };
+  if (std::ranges::any_of(kForms, begins)) return true;
+  const size_t digits = word.find_first_not_of("0123456789");
+  if (digits == 0 || digits == std::string_view::npos) return false;
+  const std::string_view unit = word.substr(digits);
+  return unit == "GB" || unit == "GIB" || unit == "W";
+}
+
+// Returns whether a name is that of a GPU followed by words on its variant: H200-141GB.
+bool IsVariantOf(std::string_view gpu, std::string_view name) {
+  if (!name.starts_with(gpu)) return false;
+  for (name.remove_prefix(gpu.size()); !name.empty();) {
+    if (name.front() != '-') return false;
+    name.remove_prefix(1);
+    const std::string_view word = name.substr(0, name.find('-'));
+    if (!IsOfVariant(word)) return false;
+    name.remove_prefix(word.size());
+  }
+  return true;
+}
+
 }  // namespace
 
 double Accelerator::Rate(ProductPrecision precision) const {
@@ -166,35 +195,31 @@ TrainingSystems WithOffers(TrainingSystems systems,
 
 const Accelerator& FindAccelerator(const TrainingSystems& systems,
                                    std::string_view name) {
-  const Accelerator* best = nullptr;
-  std::vector<std::string_view> known_names;
-  for (const Accelerator& candidate : systems.accelerators) {
-    known_names.push_back(candidate.name);
-    if (name.starts_with(candidate.name) &&
-        (best == nullptr || candidate.name.size() > best->name.size())) {
-      best = &candidate;
+  const std::string capitals = Capitals(name);
+  std::vector<std::string> known_names;
+  const Accelerator* abbreviated = nullptr;
+  const Accelerator* longest = nullptr;
+  for (const Accelerator& gpu : systems.accelerators) {
+    const std::string known_name = Capitals(gpu.name);
+    if (known_name == capitals) return gpu;
+    known_names.push_back(known_name);
+    if (abbreviated == nullptr && known_name.starts_with(capitals + '-')) {
+      abbreviated = &gpu;
+    }
+    if (IsVariantOf(known_name, capitals) &&
+        (longest == nullptr || gpu.name.size() > longest->name.size())) {
+      longest = &gpu;
     }
   }
+  const Accelerator* best = abbreviated == nullptr ? longest : abbreviated;
   if (best == nullptr) {
-    throw InputError(
-        fmt::format("gpu: expected a name that begins with one of {}, found {}",
-                    fmt::join(known_names, ", "), graph::Quoted(name)));
+    const auto nearest = graph::NearestNames(capitals, known_names, 1);
+    throw InputError(fmt::format(
+        "gpu: expected one of {}, found {}{}", fmt::join(known_names, ", "),
+        graph::Quoted(name),
+        nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest[0])));
   }
   return *best;
-}
-
-const Accelerator& FindAcceleratorLike(const TrainingSystems& systems,
-                                       std::string_view name) {
-  const std::string capital_name = Capitals(name);
-  for (const Accelerator& candidate : systems.accelerators) {
-    if (Capitals(candidate.name) == capital_name) return candidate;
-  }
-  for (const Accelerator& candidate : systems.accelerators) {
-    const std::string candidate_name = Capitals(candidate.name);
-    if (!capital_name.empty() && candidate_name.starts_with(capital_name))
-      return candidate;
-  }
-  return FindAccelerator(systems, capital_name);
 }
 
 const SoftwareStack* MatchingStack(const TrainingSystems& systems,

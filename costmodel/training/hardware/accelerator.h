@@ -80,15 +80,12 @@ std::vector<Accelerator> ReadOwnAccelerators(const std::filesystem::path& path);
 TrainingSystems WithOffers(TrainingSystems systems,
                            const graph::DeviceTable& devices);
 
-// Finds the GPU whose name begins `name`, which may have a variant of memory and so on
-// after it: the one with the longest such name. Throws InputError that lists the known
-// names if there is none.
+// Finds a GPU by a name as people write it, in small or capital letters: the one of this
+// name, or the first one whose name begins with these words ("h100" is H100-SXM5), or the
+// one with the longest name that `name` follows with its memory, power or form
+// ("GB300-NVL72-279GB"). Throws InputError that lists the known names if there is none.
 const Accelerator& FindAccelerator(const TrainingSystems& systems,
                                    std::string_view name);
-// Finds a GPU by a name as people write it, in small or capital letters: the one of
-// this name, or the first one whose name `name` begins ("h100" is H100-SXM5), otherwise as FindAccelerator does.
-const Accelerator& FindAcceleratorLike(const TrainingSystems& systems,
-                                       std::string_view name);
 // Returns the stack of this name, or that with the longest of `matches` that begins
 // `software`; null if there is none.
 const SoftwareStack* MatchingStack(const TrainingSystems& systems,

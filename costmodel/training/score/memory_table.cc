@@ -185,8 +185,8 @@ const Accelerator& AcceleratorOf(const graph::CsvRow& row,
   constexpr std::string_view kPrefix = "dgx_";
   if (!platform.starts_with(kPrefix))
     row.Fail("platform", "dgx_ followed by a GPU");
-  return FindAcceleratorLike(systems,
-                             std::string_view(platform).substr(kPrefix.size()));
+  return FindAccelerator(systems,
+                         std::string_view(platform).substr(kPrefix.size()));
 }
 
 TrainingStrategy WithLayout(TrainingStrategy s, const Arguments& arguments,

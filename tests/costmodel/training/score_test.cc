@@ -132,9 +132,7 @@ INSTANTIATE_TEST_SUITE_P(
         WrongCell{"PrecisionOfGpu",
                   {{"precision", "nvfp4"}},
                   "has no products in this precision; use bf16"},
-        WrongCell{"Gpu",
-                  {{"gpu", "TPUv5"}},
-                  "gpu: expected a name that begins with one of A100"},
+        WrongCell{"Gpu", {{"gpu", "TPUv5"}}, "gpu: expected one of A100"},
         WrongCell{"Software",
                   {{"software", "Megatrn-LM"}},
                   R"((the nearest: Megatron-LM), found "Megatrn-LM")"},
@@ -286,7 +284,7 @@ INSTANTIATE_TEST_SUITE_P(
                      "none of optimizer, which is not in the model"},
         WrongReading{"platform", "tpu",
                      "platform: expected dgx_ followed by a GPU"},
-        WrongReading{"platform", "dgx_v100", "gpu: expected a name"},
+        WrongReading{"platform", "dgx_v100", "gpu: expected one of A100"},
         WrongReading{"precision", "fp32", "precision: expected bf16 or fp16"},
         WrongReading{"tp", "3", "tp x pp x cp: expected a divisor of 8"},
         WrongReading{"layers", "", "layers: expected a whole number"},
@@ -338,8 +336,29 @@ TEST(TrainingSystems, LongestNameThatFitsIsTaken) {
   EXPECT_EQ(FindAccelerator(Systems(), "H100-SXM5-96GB-HBM2e-500W").memory_rate,
             2.4e12);
   EXPECT_EQ(FindAccelerator(Systems(), "GB300-NVL72-279GB").name, "GB300");
+  EXPECT_EQ(FindAccelerator(Systems(), "h100").name, "H100-SXM5");
+  EXPECT_EQ(FindAccelerator(Systems(), "rtx pro 6000").name, "RTX-PRO-6000");
   EXPECT_NE(FindStack(Systems(), "NeMo 26.06").name,
             FindStack(Systems(), "NeMo 24.07").name);
+}
+
+// Returns the complaint about the name of a GPU.
+std::string ComplaintOfGpu(std::string_view name) {
+  try {
+    return "taken for " + FindAccelerator(Systems(), name).name;
+  } catch (const InputError& error) {
+    return error.what();
+  }
+}
+
+TEST(TrainingSystems, NamesOfOtherGpusAreRefused) {
+  EXPECT_THAT(ComplaintOfGpu("H200x"),
+              HasSubstr("found \"H200x\"; did you mean H200?"));
+  EXPECT_THAT(ComplaintOfGpu("A100-SXM4-40GB-extra"),
+              HasSubstr("did you mean A100-SXM4-40GB?"));
+  EXPECT_THAT(ComplaintOfGpu("H10"), HasSubstr("gpu: expected one of A100"));
+  EXPECT_THAT(ComplaintOfGpu("B"), HasSubstr("gpu: expected one of A100"));
+  EXPECT_THAT(ComplaintOfGpu(""), HasSubstr("gpu: expected one of A100"));
 }
 
 }  // namespace

@@ -74,6 +74,15 @@ class Bench:
         batch = self.batch or 1
         return [n for n in range(1, batch + 1) if batch % n == 0]
 
+    def parts_after(self, parts: int, size: int, state: StateBytes) -> int | None:
+        """Returns the number of parts to try after so many, which need `size` bytes, or None if
+        there is no larger one."""
+        more = [n for n in self.parts if n > parts]
+        # A microbatch needs memory beside the state about in proportion to its size.
+        activations = parts * max(size - state.device, 0)
+        room = max(self.limit.total_bytes - state.device, 1)
+        return next((n for n in more if activations / n <= room), more[-1] if more else None)
+
     @property
     def gpus(self) -> int:
         parallel = self.step.parallel

@@ -52,15 +52,16 @@ class Candidate:
         if self.estimate is None:
             return 1, 0
         if self.estimate.fits:
-            return 0, self.estimate.step_ms + self.estimate.added_ms
+            return 0, self.estimate.iteration_ms
         return 2, self.estimate.least_bytes
 
 
 def candidates(bench: Bench, estimator: Estimator, clock: Clock) -> Iterator[Candidate | Miss]:
     """Yields each combination, or why it is not tried: those without another loss first, and
-    the mildest first. They have estimates as long as there is time for them, unless milder ones
-    make these needless."""
+    the mildest first. They have estimates as long as there is time for them, and one of each
+    kind of change in any case, unless milder ones make these needless."""
     earlier: list[Candidate] = []
+    estimated_changes: set[str] = set()
     by_loss = combinations(bench.step, bench.device)
     by_loss.sort(key=lambda c: bool(c.in_group("loss")))
     for combination in by_loss:
@@ -73,10 +74,12 @@ def candidates(bench: Bench, estimator: Estimator, clock: Clock) -> Iterator[Can
             why = "parameters, gradients and optimizer state do not fit"
             yield Miss(combination, why, state.device)
             continue
-        estimate = None
-        is_free = estimator.is_known(combination)
-        if is_free or not (clock.is_over(_OF_ESTIMATES) or _is_covered(combination, earlier)):
-            estimate = estimator.estimate(combination, state)
+        is_first = combination.change not in estimated_changes
+        may_trace = is_first or not clock.is_over(_OF_ESTIMATES)
+        may_trace = may_trace and not _is_covered(combination, earlier)
+        estimate = estimator.estimate(combination, state, may_trace)
+        if estimate is not None:
+            estimated_changes.add(combination.change)
         earlier.append(Candidate(combination, state, estimate))
         yield earlier[-1]
 

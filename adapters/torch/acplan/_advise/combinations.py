@@ -21,9 +21,10 @@ from acplan._advise.levers import (
     with_levers,
 )
 from acplan._advise.precision import (
+    EIGHT_BIT_OPTIMIZERS,
     autocast_lever,
     computes_in_float32,
-    eight_bit_lever,
+    eight_bit_levers,
     fused_lever,
     half_weights_lever,
 )
@@ -79,18 +80,24 @@ class Combination:
 
 
 _FUSED_LOSS = "loss: fused with the last layer"
-_ORDER = ("", "fused optimizer", "8-bit AdamW", "paged 8-bit AdamW")
+_ORDER = ("", "fused optimizer", *EIGHT_BIT_OPTIMIZERS)
 
 
 def combinations(step: TrainingStep, device: Device) -> list[Combination]:
-    """Returns all combinations, the mildest first, those with the fewest levers first."""
+    """Returns all combinations, the mildest first, those with the fewest levers first, and
+    those with weights of four bits last."""
     plain = tuple(_applicable(fused_lever(step), step, device))
     losses = [(), *[(lever,) for lever in _applicable(LEVERS[_FUSED_LOSS], step, device)]]
     choices = [(), plain] + [
         (*levers, *loss) for levers in _choices(step, device, plain) for loss in losses
     ]
     results = [Combination(levers) for levers in dict.fromkeys(choices)]
-    return sorted(results, key=lambda c: (CHANGES.index(c.change), len(c.levers)))
+    return sorted(results, key=_mildness)
+
+
+def _mildness(combination: Combination) -> tuple[int, bool, int]:
+    has_four_bits = combination.in_group("method").startswith("QLoRA")
+    return CHANGES.index(combination.change), has_four_bits, len(combination.levers)
 
 
 def _applicable(lever: Lever, step: TrainingStep, device: Device) -> Iterator[Lever]:
@@ -114,8 +121,7 @@ def _choices(
         precisions = [(half,)] if computes_in_float32(step) else [()]
         if "fp16" not in half.name:
             precisions.append((half_weights_lever(),))
-    # bitsandbytes' optimizers do not step on the shards of fully_shard.
-    bits = [] if is_sharded else [(eight_bit_lever(False),), (eight_bit_lever(True),)]
+    bits = [(lever,) for lever in eight_bit_levers(step)]
     for precision, optimizer in itertools.product(precisions, [plain, *bits]):
         yield (*precision, *optimizer)
     lora, qlora = adapter_levers(step)

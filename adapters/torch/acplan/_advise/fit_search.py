@@ -124,7 +124,7 @@ class Search:
         if attempt is None or attempt.fit is None or estimate is None:
             return
         if attempt.case.parts == estimate.parts:
-            expected = estimate.step_ms + estimate.added_ms
+            expected = estimate.iteration_ms
             memory = abs(estimate.plain_bytes / attempt.traced.peak_bytes - 1)
             self._errors.append((memory, abs(attempt.fit.step_ms / expected - 1)))
 
@@ -153,14 +153,10 @@ class Search:
             if attempt.fit is not None:
                 self.fits[case.combination] = attempt
                 return
-            more = [n for n in self._bench.parts if n > case.parts]
-            if not more:
+            more = self._bench.parts_after(case.parts, attempt.least_bytes, case.state)
+            if more is None:
                 break
-            # A microbatch needs memory beside the state about in proportion to its size.
-            activations = case.parts * max(attempt.least_bytes - case.state.device, 0)
-            room = max(self._bench.limit.total_bytes - case.state.device, 1)
-            parts = next((n for n in more if activations / n <= room), more[-1])
-            case = Case(case.combination, parts, case.state)
+            case = Case(case.combination, more, case.state)
         fit = self._bench.offloaded(attempt)
         if fit is not None:
             self.fits[case.combination] = Attempt(case, attempt.traced, fit)

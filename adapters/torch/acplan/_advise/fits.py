@@ -147,7 +147,7 @@ class Fits:
             traced = [fit for fit in self.fits if fit.is_traced]
             count = len(traced) + sum(miss.is_traced for miss in self.misses)
             more = len(self.fits) - len(traced)
-            by_estimate = f", and {more} others by estimate" if more else ""
+            by_estimate = f", and {more} more by estimate" if more else ""
             most = max(traced or self.fits, key=lambda fit: fit.per_second)
             return (
                 f"{len(traced)} of {count} traced settings fit in {memory}{by_estimate}; "
@@ -242,4 +242,4 @@ def _misses_text(misses: Sequence[Miss]) -> Iterator[str]:
             f"more than the memory; of them {name} needs least, {size(least)}"
         )
     for why_not, count in counts.items():
-        yield f"not traced: {count} others, since {why_not}"
+        yield f"not traced: {count} more, since {why_not}"

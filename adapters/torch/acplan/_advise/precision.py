@@ -148,22 +148,37 @@ def fused_lever(step: TrainingStep) -> Lever:
     )
 
 
-def eight_bit_lever(is_paged: bool) -> Lever:
-    """Returns the lever of bitsandbytes' AdamW with states of 8 bits, in place of Adam or
-    AdamW. Paged states wait in the host's memory."""
-    name = "paged-adamw-8bit" if is_paged else "adamw-8bit"
+# The option of acplan.trace and the class of each. Paged states wait in the host's memory.
+EIGHT_BIT_OPTIMIZERS = {
+    "8-bit AdamW": ("adamw-8bit", "bitsandbytes.optim.AdamW8bit"),
+    "paged 8-bit AdamW": ("paged-adamw-8bit", "bitsandbytes.optim.PagedAdamW8bit"),
+    "8-bit AdamW of torchao": ("torchao-adamw-8bit", "torchao.optim.AdamW8bit"),
+}
+
+
+def eight_bit_levers(step: TrainingStep) -> list[Lever]:
+    """Returns the levers of AdamW with states of 8 bits that can step on the parameters: only
+    torchao's steps on the shards of fully_shard."""
+    is_sharded = step.parallel is not None
+    kinds = [kind for kind in EIGHT_BIT_OPTIMIZERS if is_sharded == kind.endswith("torchao")]
+    return [_eight_bit_lever(kind) for kind in kinds]
+
+
+def _eight_bit_lever(kind: str) -> Lever:
+    """Returns the lever of AdamW with states of 8 bits, in place of Adam or AdamW. `kind` is a
+    name of EIGHT_BIT_OPTIMIZERS."""
+    name, own_class = EIGHT_BIT_OPTIMIZERS[kind]
 
     @contextlib.contextmanager
     def setting(step: TrainingStep) -> Iterator[TrainingStep]:
-        kind = optimizer_class(step).__name__
-        if kind not in ("Adam", "AdamW"):
-            raise NotApplicable(f"{kind} has no implementation with states of 8 bits")
+        own = optimizer_class(step).__name__
+        if own not in ("Adam", "AdamW"):
+            raise NotApplicable(f"{own} has no implementation with states of 8 bits")
         yield dataclasses.replace(step, optimizer=name)
 
-    own_class = "PagedAdamW8bit" if is_paged else "AdamW8bit"
     return Lever(
-        "paged 8-bit AdamW" if is_paged else "8-bit AdamW",
-        f"optimizer = bitsandbytes.optim.{own_class}(model.parameters(), ...)",
+        kind,
+        f"optimizer = {own_class}(model.parameters(), ...)",
         setting,
         "optimizer",
         ROUNDING,

@@ -63,6 +63,45 @@ class _Blockwise(torch.optim.Optimizer):
         return state
 
 
+class _Torchao(torch.optim.Optimizer):
+    """A stand-in for torchao's AdamW8bit (0.18), which steps on the shards of fully_shard. Its
+    own step is compiled; a stand-in takes what Inductor allocates: two buffers in float32."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                # A shard is a DTensor.
+                local = getattr(parameter, "to_local", parameter.detach)()
+                state = self.state[parameter]
+                if not state:
+                    state |= self._states_of(local)
+                buffers: list[torch.Tensor] = []
+                if "scale1" in state:
+                    buffers = [torch.empty_like(local, dtype=torch.float32) for _ in range(2)]
+                parameter.add_(parameter.grad)
+                for moment in ("state1", "state2"):
+                    state[moment].zero_()
+                del buffers
+
+    def _states_of(self, local: torch.Tensor) -> dict[str, Any]:
+        count = local.numel()
+        is_small = count < 4096 or count % 256 != 0
+        dtype = local.dtype if is_small else torch.uint8
+        state = {f"state{n}": torch.zeros_like(local, dtype=dtype) for n in (1, 2)}
+        if is_small:
+            return state
+        for n in (1, 2):
+            state[f"scale{n}"] = torch.zeros(count // 256, device=local.device)
+            state[f"qmap{n}"] = torch.empty(256, device=local.device)
+        return state
+
+
 def _from_torch(name: str, **options: Any) -> OptimizerFn:
     # It is looked up when it is used: not every PyTorch has all optimizers.
     return lambda parameters: getattr(torch.optim, name)(parameters, **options)
@@ -80,6 +119,7 @@ OPTIMIZERS: Mapping[str, OptimizerFn] = {
     "adamw-for-loop": _from_torch("AdamW", foreach=False),
     "adamw-capturable": _from_torch("AdamW", capturable=True),
     "adamw-8bit": _blockwise(8, False),
+    "torchao-adamw-8bit": _Torchao,
     "paged-adamw": _blockwise(32, True),
     "paged-adamw-8bit": _blockwise(8, True),
     "adam": _from_torch("Adam"),
@@ -96,6 +136,7 @@ OPTIMIZERS: Mapping[str, OptimizerFn] = {
 _ALIASES: Mapping[str, str] = {
     "adamw-torch": "adamw",
     "adamw-torch-fused": "adamw-fused",
+    "adamw-torch-8bit": "torchao-adamw-8bit",
     "adamw-bnb-8bit": "adamw-8bit",
     "paged-adamw-32bit": "paged-adamw",
 }

@@ -161,7 +161,7 @@ class Recorder(TorchDispatchMode):
                 reads=reads,
                 outputs=outputs,
                 results=tensors,
-                mutates=sorted({log.storage_of(t) for t in mutates}),
+                mutates=log.changed_storages(mutates),
                 is_view=is_view,
                 is_random=torch.Tag.nondeterministic_seeded in func.tags
                 and draws(traits_of(func), args, kwargs),

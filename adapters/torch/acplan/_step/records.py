@@ -8,7 +8,8 @@ from typing import Any
 class Storage:
     """A piece of memory. `born`: the operator that made it, or -1 if it is from before the
     step; `freed`: how many operators had run when it was freed, or None; `stream`: the fake
-    stream that allocates it, 0 for the default one."""
+    stream that allocates it, 0 for the default one; `is_refilled`: the program frees its memory
+    and fills it again with the same values, as FSDP does with whole parameters."""
 
     bytes: int
     born: int
@@ -16,6 +17,7 @@ class Storage:
     freed: int | None = None
     category: str = ""
     stream: int = 0
+    is_refilled: bool = False
 
 
 @dataclasses.dataclass(eq=False)

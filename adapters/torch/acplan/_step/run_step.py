@@ -132,7 +132,8 @@ def recasts_of(
     full: StepLog, step: Step, optimizer: torch.optim.Optimizer, forward_end: int
 ) -> dict[int, list[int]]:
     """Returns, for each operator, the casts before it that autocast kept from earlier, in the
-    order in which they would be made."""
+    order in which they would be made. Runs another forward pass for that, which must be the
+    last one."""
     casts: dict[int, int] = {}
     for k, operator in enumerate(full.operators[:forward_end]):
         if operator.cast_of is not None:
@@ -140,10 +141,13 @@ def recasts_of(
     if not casts:
         return {}
     forgetful = Recorder(forgets_casts=True)
-    end = run_step(forgetful, step, optimizer).forward_end
+    step.run_earlier()
+    with forgetful:
+        _register(forgetful, step, optimizer)
+        step.loss()
     recasts: dict[int, list[int]] = {}
     place = 0
-    for operator in forgetful.log.operators[:end]:
+    for operator in forgetful.log.operators:
         expected = full.operators[place]
         leaf = operator.cast_of
         # Storages of the step itself may have other numbers in another run of it.

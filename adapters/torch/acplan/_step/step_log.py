@@ -102,11 +102,18 @@ class StepLog:
             self._memory[number] = len(self.storages)
             self.storages.append(Storage(bytes_before, -1, entry.on_device))
         entry.bytes = 0
+        entry.is_refilled = True
         self._free_memory(number)
         if size := storage.nbytes():
             self._memory[number] = len(self.storages)
             stream = current_stream_number()
             self.storages.append(Storage(size, self.now, entry.on_device, stream=stream))
+
+    def changed_storages(self, tensors: Iterable[torch.Tensor]) -> list[int]:
+        """Returns the numbers of the storages of tensors to which an operator has written, in
+        ascending order, except those that it has filled with the values that they had."""
+        numbers = sorted({self.storage_of(tensor) for tensor in tensors})
+        return [number for number in numbers if not self.storages[number].is_refilled]
 
     def _free_memory(self, number: int) -> None:
         memory = self._memory.pop(number, None)
