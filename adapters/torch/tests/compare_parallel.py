@@ -64,6 +64,8 @@ def on_fakes(case: Case) -> Iterator[Row]:
             place = verification.first_difference()
             first = first or ("" if place is None else str(place))
         yield Row(case.name, where, "bytes with two plans", operators, first)
+        if "synchronised" in case.name:
+            return  # runs repeat the last microbatch
         requests, first = 0, ""
         for plan in (None, *plans):
             real = real_requests(step_with(case, trace, plan, _TOKENS))

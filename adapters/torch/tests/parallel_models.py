@@ -18,6 +18,8 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+import acplan
+
 _WIDTH = 32
 
 
@@ -102,6 +104,11 @@ def sharded(*dimensions: str, prefetched: int = 0, **options: Any) -> Function:
             block.set_modules_to_backward_prefetch(blocks[:place][::-1][:prefetched])
 
     return shard
+
+
+def synchronised_last(microbatch: acplan.Microbatch) -> None:
+    """Lets gradients of microbatches be added up before they are reduced."""
+    microbatch.model.set_requires_gradient_sync(microbatch.is_last)
 
 
 def tensor_parallel(sequence: bool = True, loss: bool = False) -> Function:
@@ -200,6 +207,12 @@ CASES = [
     ),
     Case("prefetched", {"dp": 4}, [sharded("dp", prefetched=2)]),
     Case("accumulated", {"dp": 4}, [sharded("dp")], {"accumulate": 2}),
+    Case(
+        "synchronised last",
+        {"dp": 4},
+        [sharded("dp")],
+        {"accumulate": 3, "microbatch_context": synchronised_last},
+    ),
     Case("clipped", {"dp": 4}, [sharded("dp")], {"clip_grad_norm": 1.0}),
     Case("one rank", {"dp": 1}, [sharded("dp")]),
     # PyTorch's lists of tensors take no plain tensors beside DTensors.

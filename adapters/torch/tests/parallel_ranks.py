@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -28,10 +28,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import acplan
 from acplan._base.stand_ins import inner_tensors, is_run_inside
 from acplan._base.tensors import block_bytes, tensors_of
+from acplan._step.microbatches import Microbatch
+from acplan._step.parallel import whole_gradients
 from acplan._step.step import alone, step_on_fakes
 from acplan._step.training_step import training_step
 from acplan._verify.simulated import simulate
-from parallel_models import MIXED, Case, loss_of, sharded, tensor_parallel
+from parallel_models import (
+    MIXED,
+    Case,
+    loss_of,
+    sharded,
+    synchronised_last,
+    tensor_parallel,
+)
 from rank import leave
 from run_events import resizes_noted
 
@@ -53,6 +62,15 @@ def cases_of(world_size: int) -> list[Case]:
         Case("fsdp, kept", dp, [sharded("dp", reshard_after_forward=False)]),
         Case("fsdp, bfloat16", dp, [sharded("dp", mp_policy=MIXED)]),
         Case("fsdp, prefetched", dp, [sharded("dp", prefetched=1)]),
+        *(
+            Case(
+                f"fsdp, {name}synchronised last",
+                dp,
+                [sharded("dp", **options)],
+                {"accumulate": 3, "microbatch_context": synchronised_last},
+            )
+            for name, options in (("", {}), ("bfloat16, ", {"mp_policy": MIXED}))
+        ),
         Case(
             "hsdp",
             {"replicate": 2, "dp": world_size // 2},
@@ -167,11 +185,13 @@ class Rank:
     case: Case
     number: int
 
+    @functools.cached_property
+    def mesh(self) -> DeviceMesh:
+        sizes = tuple(self.case.mesh.values())
+        return init_device_mesh("cpu", sizes, mesh_dim_names=tuple(self.case.mesh))
+
     def model(self, plan: acplan.Plan | None) -> nn.Module:
-        case = self.case
-        mesh = init_device_mesh(
-            "cpu", tuple(case.mesh.values()), mesh_dim_names=tuple(case.mesh)
-        )
+        case, mesh = self.case, self.mesh
         torch.manual_seed(0)
         model = case.make()
         is_tensor_parallel = "tp" in case.mesh
@@ -198,9 +218,8 @@ class Rank:
         torch.manual_seed(self.number)
         values = []
         for _ in range(3):
-            loss = loss_of(model, self.tokens())
-            loss.backward()
-            values.append(loss.detach())
+            tokens = self.tokens()
+            values += [self.run(model, tokens, k) for k in range(self.microbatches)]
             values += [_local(p.grad).clone() for p in model.parameters()]
             optimizer.step()
             optimizer.zero_grad()
@@ -211,26 +230,48 @@ class Rank:
         model = self.model(plan)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=True)
         tokens = self.tokens()
+        last = self.microbatches - 1
         for _ in range(2):
-            loss_of(model, tokens).backward()
+            for k in range(last + 1):
+                self.run(model, tokens, k)
             optimizer.step()
             optimizer.zero_grad()
+        for k in range(last):
+            self.run(model, tokens, k)
         watched = Watched("cpu")
-        tensors = [*model.parameters(), tokens]
+        tensors = [*model.parameters(), *whole_gradients(model), tokens]
+        tensors += [p.grad for p in model.parameters() if p.grad is not None]
         for state in optimizer.state.values():
             tensors += [value for value in state.values() if value.dim()]
         watched.hold(tensors)
         del tensors
         with watched.as_on_devices(), resizes_noted(watched.note_resize), watched:
-            loss_of(model, tokens).backward()
+            self.run(model, tokens, last)
         return watched
+
+    @property
+    def microbatches(self) -> int:
+        return int(self.case.options.get("accumulate", 1))
+
+    def run(self, model: nn.Module, tokens: torch.Tensor, number: int) -> torch.Tensor:
+        """Runs a microbatch. Returns its loss."""
+        count = self.microbatches
+        microbatch = Microbatch(model, (tokens,), {}, self.mesh, number == count - 1)
+        context = self.case.options.get("microbatch_context", no_context)
+        with microbatch.within(context):
+            loss = loss_of(model, tokens)
+            if count > 1:
+                loss = loss / count
+            loss.backward()
+        return loss.detach()
 
     def on_fakes(self) -> list[tuple[str, list[tuple[int, ...]]]]:
         """Returns the operators of a rank without the others, up to the update."""
         training = training_step(self.case.make_on_meta, (self.tokens(),), self.options())
         with alone(), step_on_fakes(training) as (step, _):
             watched = Watched("cuda")
-            with watched:
+            step.run_earlier()
+            with watched, step.microbatch():
                 step.backward(step.loss())
             return watched.operators
 
@@ -246,6 +287,10 @@ class Rank:
             progress=False,
             **self.options(),
         )
+
+
+def no_context(_: Microbatch) -> None:
+    pass
 
 
 def _local(tensor: Any) -> torch.Tensor:

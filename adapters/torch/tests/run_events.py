@@ -196,7 +196,8 @@ class _Run:
                     )
                     is_last = microbatch + 1 == step.accumulate
                     with nullcontext() if is_last or self.ddp is None else model.no_sync():
-                        now.backward(now.loss())
+                        with now.microbatch(is_last):
+                            now.backward(now.loss())
                 now.update(self.optimizer)
                 del now
         return list(requests.requests)

@@ -41,7 +41,9 @@ def step_with(
     return dataclasses.replace(training, parallelize=functions)
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "fsdp x tp", "tp, sequence, loss"])
+@pytest.mark.parametrize(
+    "name", ["bfloat16", "fsdp x tp", "tp, sequence, loss", "synchronised last"]
+)
 def test_memory_with_a_plan_is_that_of_the_sharded_model(name: str) -> None:
     case, trace = _BY_NAME[name], _trace(name)
     with loss_parallel() if case.loss_is_split else contextlib.nullcontext():
@@ -107,6 +109,8 @@ def test_no_unit_is_around_a_sharded_module() -> None:
         ({"rank": 4}, "rank: expected less than 4, the size of the mesh, found 4"),
         ({"parallelize": [3]}, "parallelize: expected a function of the model and the mesh"),
         ({"values": "real"}, "values: expected a model on one device"),
+        ({"microbatch_context": 3}, "microbatch_context: expected a function of an acplan."),
+        ({"microbatch_context": id}, "microbatch_context: expected it to return a context"),
     ],
 )
 def test_wrong_options_are_refused_in_one_line(

@@ -151,6 +151,23 @@ def _groups_of(module: FSDPModule) -> list[Any]:
     return [state._fsdp_param_group] if state._fsdp_param_group else []
 
 
+def whole_gradients(model: torch.nn.Module) -> list[torch.Tensor]:
+    """Returns the gradients of whole parameters that FSDP keeps, as it does after microbatches
+    that are not synchronised."""
+    gradients = [
+        gradient
+        for module in model.modules()
+        if isinstance(module, FSDPModule)
+        for group in _groups_of(module)
+        for p in group.fsdp_params
+        for gradient in (
+            getattr(getattr(p, "_unsharded_param", None), "grad", None),
+            p.unsharded_accumulated_grad,
+        )
+    ]
+    return [gradient for gradient in gradients if gradient is not None]
+
+
 def model_of_rank(model: Any, parallel: Parallel | None) -> Any:
     """Returns the model that a function makes, if the model is parallel, since sharding changes
     it for good; else the model itself."""

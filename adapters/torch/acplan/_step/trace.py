@@ -26,6 +26,7 @@ from acplan._fakes.row_capacity import require_capacity
 from acplan._files.trace_file import INPUTS, PARALLEL, Capacity, Trace
 from acplan._step.autocast import AutocastLike
 from acplan._step.checkpointing_off import without_checkpointing
+from acplan._step.microbatches import MicrobatchContext
 from acplan._step.optimizers import OptimizerLike
 from acplan._step.parallel import Parallel, Parallelize, model_of_rank
 from acplan._step.recorder import Recorder
@@ -57,6 +58,7 @@ def trace(
     device: str | Device = "a100",
     autocast: AutocastLike = None,
     accumulate: int = 1,
+    microbatch_context: MicrobatchContext | None = None,
     clip_grad_norm: float | None = None,
     clip_grad_value: float | None = None,
     grad_scaler: bool = False,
@@ -97,6 +99,9 @@ def trace(
     accumulate:  the number of microbatches of an iteration, each of them `args` and `kwargs`.
                  The last one is traced, with the gradients of those before, and the update;
                  run-times are those of a microbatch, and the update's share of it.
+    microbatch_context: a function of an acplan.Microbatch that returns the context manager in
+                 which its forward and its backward pass run, such as context_parallel; or that
+                 prepares the model for it and returns None: set_requires_gradient_sync.
     clip_grad_norm, clip_grad_value: the limits to which gradients are clipped, as
                  torch.nn.utils.clip_grad_norm_ and clip_grad_value_ do.
     grad_scaler: the loss is scaled by a torch.amp.GradScaler.
@@ -132,7 +137,7 @@ def trace(
     module: torch.nn.Module = model_of_rank(model, parallel)
     training = TrainingStep(
         module, args, kwargs, loss_fn, forward_fn, param_dtype, optimizer, autocast, accumulate,
-        clip_grad_norm, clip_grad_value, grad_scaler, ema, step_fn, values, capacity, mesh,
+        microbatch_context, clip_grad_norm, clip_grad_value, grad_scaler, ema, step_fn, values, capacity, mesh,
         parallelize, rank,
     )  # fmt: skip
     _require_options(training)
@@ -172,6 +177,7 @@ def _require_options(training: TrainingStep) -> None:
         )
     require_function(training.loss_fn, "loss_fn", "the model's output")
     require_function(training.forward_fn, "forward_fn", "the model and its arguments")
+    require_function(training.microbatch_context, "microbatch_context", "an acplan.Microbatch")
     _ = training.update  # refuses wrong options
 
 

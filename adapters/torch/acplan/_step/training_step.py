@@ -13,6 +13,7 @@ from acplan._base.errors import AcplanError
 from acplan._files.trace_file import Capacity
 from acplan._step.autocast import AutocastLike
 from acplan._step.optimizers import OptimizerLike
+from acplan._step.microbatches import MicrobatchContext
 from acplan._step.parallel import Parallel, Parallelize, model_of_rank
 from acplan._step.update import StepFn, Update
 
@@ -35,6 +36,7 @@ class TrainingStep:
     optimizer: OptimizerLike = None
     autocast: AutocastLike = None
     accumulate: int = 1
+    microbatch_context: MicrobatchContext | None = None
     clip_grad_norm: float | None = None
     clip_grad_value: float | None = None
     grad_scaler: bool = False
