@@ -50,6 +50,7 @@ _INVISIBLE = (
     "_c10d_functional._wrap_tensor_autograd.default",
     "_c10d_functional.wait_tensor.default",
 )
+_OF_MESHES = ("mesh", "parallelize", "rank")
 _TIMEOUT = datetime.timedelta(minutes=5)
 
 
@@ -328,6 +329,20 @@ def check_operators(rank: Rank) -> str:
     return f"{len(real)} operators"
 
 
+def check_parallel_already(rank: Rank) -> str:
+    """Traces the model of this process, in its real groups. The model trains on afterwards."""
+    model = rank.model(None)
+    options = {k: v for k, v in rank.options().items() if k not in _OF_MESHES}
+    trace = acplan.trace(model, rank.tokens(), workspaces=False, progress=False, **options)
+    one, other = trace.data, rank.trace.data
+    assert one.keys() == other.keys()
+    # Units may be around another model.
+    names = [name for name in one if one[name] != other[name] and name != "parallel"]
+    assert not names, names
+    rank.run(model, rank.tokens(), 0)
+    return f"{len(one['operators'])} operators"
+
+
 def check_bytes(rank: Rank) -> str:
     """Compares bytes with the trace of this rank and with simulations of plans."""
     trace = rank.trace
@@ -371,6 +386,7 @@ CHECKS: dict[str, Callable[[Rank], str]] = {
     "values": check_values,
     "operators": check_operators,
     "bytes": check_bytes,
+    "parallel already": check_parallel_already,
     "another plan": check_disagreement,
 }
 

@@ -3,16 +3,22 @@
 import contextlib
 import dataclasses
 import functools
+import math
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 from torch.distributed.tensor.parallel import loss_parallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import acplan
 from acplan._step.training_step import TrainingStep, training_step
-from parallel_models import CASES, Case
+from parallel_models import CASES, Case, loss_of, sharded, tensor_parallel
 from run_events import difference, predicted_requests, real_requests
 
 _BY_NAME = {case.name: case for case in CASES}
@@ -67,6 +73,53 @@ def test_requests_to_the_allocator_are_those_of_the_sharded_model() -> None:
         real = real_requests(step_with(case, trace, one, _TOKENS))
         assert {request.stream for request in real} == {0, 1, 3}
         assert not difference(real, predicted_requests(trace, one))
+
+
+@contextlib.contextmanager
+def _parallel_already(case: Case, policy: OffloadPolicy) -> Iterator[nn.Module]:
+    """Yields a model that its user has made parallel, in a fake group."""
+    shape, names = tuple(case.mesh.values()), tuple(case.mesh)
+    size = math.prod(shape)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+    model = case.make()
+    tensor_parallel()(model, mesh)
+    sharded("replicate", "dp", offload_policy=policy)(model, mesh)
+    try:
+        yield model
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_model_that_is_parallel_already_is_traced_as_it_is() -> None:
+    case, trace = _BY_NAME["hsdp x tp"], _trace("hsdp x tp")
+    with _parallel_already(case, OffloadPolicy()) as model:
+        loss_of(model, _TOKENS).backward()
+        model.zero_grad()
+        options: Any = {"forward_fn": loss_of, "progress": False}
+        own = acplan.trace(model, _TOKENS, **options)
+        assert own.data | {"parallel": 0} == trace.data | {"parallel": 0}
+        assert own.data["parallel"] == {"mesh": case.mesh, "rank": 0}
+        plan = acplan.plan(own, "min")
+        verification = acplan.verify(model, plan, _TOKENS, trace=own, forward_fn=loss_of)
+        assert plan.modules and verification.first_difference() is None
+        loss_of(model, _TOKENS).backward()
+
+
+def test_offload_of_fully_shard_is_refused() -> None:
+    case, refused = _BY_NAME["hsdp x tp"], "model: the CPU offload of fully_shard"
+    options: Any = {"forward_fn": loss_of, "progress": False}
+    with (
+        _parallel_already(case, CPUOffloadPolicy(pin_memory=False)) as model,
+        pytest.raises(acplan.AcplanError, match=refused),
+    ):
+        acplan.trace(model, _TOKENS, **options)
+    options |= {
+        "mesh": {"dp": 4},
+        "parallelize": sharded("dp", offload_policy=CPUOffloadPolicy()),
+    }
+    with pytest.raises(acplan.AcplanError, match=refused):
+        acplan.trace(case.make, _TOKENS, **options)
 
 
 def test_a_trace_has_the_rank_s_own_operators_and_bytes() -> None:

@@ -10,10 +10,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from acplan._base.errors import AcplanError
 
-
 NOTE_ON_EARLIER = (
-    "the trace is of the last microbatch; if microbatch_context lets earlier ones do less, such as "
-    "reduce no gradients, least devices count too much for them"
+    "the trace is of the last microbatch; if microbatch_context lets earlier ones do less, "
+    "such as reduce no gradients, least devices count too much for them"
 )
 
 
@@ -28,9 +27,7 @@ class Microbatch:
     mesh: DeviceMesh | None
     is_last: bool
 
-    def within(
-        self, context: "MicrobatchContext"
-    ) -> contextlib.AbstractContextManager[object]:
+    def within(self, context: "MicrobatchContext") -> contextlib.AbstractContextManager[object]:
         """Returns the user's context for this microbatch."""
         result = context(self)
         if result is None:

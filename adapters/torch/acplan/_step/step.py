@@ -51,6 +51,7 @@ from acplan._fakes.value_readers import as_in_training
 from acplan._step.autocast import Autocast, autocast_as_it_was, autocast_of
 from acplan._step.microbatches import NOTE_ON_EARLIER, Microbatch, MicrobatchContext
 from acplan._step.optimizers import make_optimizer
+from acplan._step.parallel_already import mesh_of, own_groups
 from acplan._step.step_errors import told_with_line
 from acplan._step.training_step import ForwardFn, LossFn, TrainingStep
 from acplan._step.update import Updating, fakes_as_plain_tensors
@@ -274,7 +275,9 @@ def _rank_of(training: TrainingStep) -> Iterator[DeviceMesh | None]:
     its mesh."""
     parallel = training.parallel
     if parallel is None:
-        yield None
+        mesh = mesh_of(training.model)
+        with contextlib.nullcontext() if mesh is None else own_groups(training.model):
+            yield mesh
         return
     with parallel.group_made() as mesh:
         parallel.shard(training.model, mesh)

@@ -29,6 +29,7 @@ from acplan._step.checkpointing_off import without_checkpointing
 from acplan._step.microbatches import MicrobatchContext
 from acplan._step.optimizers import OptimizerLike
 from acplan._step.parallel import Parallel, Parallelize, model_of_rank
+from acplan._step.parallel_already import parallel_data
 from acplan._step.recorder import Recorder
 from acplan._step.run_step import (
     AROUND_STEPS,
@@ -137,8 +138,8 @@ def trace(
     module: torch.nn.Module = model_of_rank(model, parallel)
     training = TrainingStep(
         module, args, kwargs, loss_fn, forward_fn, param_dtype, optimizer, autocast, accumulate,
-        microbatch_context, clip_grad_norm, clip_grad_value, grad_scaler, ema, step_fn, values, capacity, mesh,
-        parallelize, rank,
+        microbatch_context, clip_grad_norm, clip_grad_value, grad_scaler, ema, step_fn, values,
+        capacity, mesh, parallelize, rank,
     )  # fmt: skip
     _require_options(training)
     target = measured_device() if device == "cuda" else find_device(device)
@@ -260,4 +261,6 @@ class _Recording:
         data = trace_data(step, self.device, Recorded(full, scopes, marks, recasts))
         if (parallel := self.training.parallel) is not None:
             data[PARALLEL] = parallel.data(step.model)
+        elif step.mesh is not None:
+            data[PARALLEL] = parallel_data(step.mesh)
         return Trace(data if sources is None else data | {"sources": sources.table()})

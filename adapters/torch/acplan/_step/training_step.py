@@ -12,8 +12,8 @@ import torch
 from acplan._base.errors import AcplanError
 from acplan._files.trace_file import Capacity
 from acplan._step.autocast import AutocastLike
-from acplan._step.optimizers import OptimizerLike
 from acplan._step.microbatches import MicrobatchContext
+from acplan._step.optimizers import OptimizerLike
 from acplan._step.parallel import Parallel, Parallelize, model_of_rank
 from acplan._step.update import StepFn, Update
 
