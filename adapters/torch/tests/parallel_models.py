@@ -20,14 +20,14 @@ from torch.distributed.tensor.parallel import (
 
 import acplan
 
-_WIDTH = 32
+WIDTH = 32
 
 
 class Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.q, self.k, self.v = (nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(3))
-        self.o = nn.Linear(_WIDTH, _WIDTH, bias=False)
+        self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
+        self.o = nn.Linear(WIDTH, WIDTH, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         heads = [
@@ -42,7 +42,7 @@ class Mlp(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         # 7 ranks have uneven shares of these.
-        self.a, self.b = nn.Linear(_WIDTH, 60), nn.Linear(60, _WIDTH)
+        self.a, self.b = nn.Linear(WIDTH, 60), nn.Linear(60, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.b(F.gelu(self.a(x)))
@@ -58,7 +58,7 @@ class Dropout(nn.Module):
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(_WIDTH), nn.LayerNorm(_WIDTH)
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.attention, self.mlp = Attention(), Mlp()
         self.dropout = Dropout()
 
@@ -70,10 +70,10 @@ class Block(nn.Module):
 class Net(nn.Module):
     def __init__(self, vocabulary: int, tied: bool) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary, _WIDTH)
+        self.embedding = nn.Embedding(vocabulary, WIDTH)
         self.blocks = nn.ModuleList(Block() for _ in range(2))
-        self.norm = nn.LayerNorm(_WIDTH)
-        self.head = nn.Linear(_WIDTH, vocabulary, bias=False)
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, vocabulary, bias=False)
         if tied:
             self.head.weight = self.embedding.weight
 
@@ -154,12 +154,14 @@ class Case:
     vocabulary: int = 52
     tied: bool = False
     loss_is_split: bool = False
+    make_net: Callable[[], nn.Module] | None = None
+    length: int = 16
 
     def __str__(self) -> str:
         return self.name
 
     def make(self) -> nn.Module:
-        return Net(self.vocabulary, self.tied)
+        return self.make_net() if self.make_net else Net(self.vocabulary, self.tied)
 
     def make_on_meta(self) -> nn.Module:
         with torch.device("meta"):

@@ -26,6 +26,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import acplan
+from acplan._base.ring_attention import ring_attention, run_ring, watch_ring_attention
 from acplan._base.stand_ins import inner_tensors, is_run_inside
 from acplan._base.tensors import block_bytes, tensors_of
 from acplan._step.microbatches import Microbatch
@@ -33,6 +34,7 @@ from acplan._step.parallel import whole_gradients
 from acplan._step.step import alone, step_on_fakes
 from acplan._step.training_step import training_step
 from acplan._verify.simulated import simulate
+from parallel_attention import context_cases, kernels_on_cpu
 from parallel_models import (
     MIXED,
     Case,
@@ -89,7 +91,7 @@ def cases_of(world_size: int) -> list[Case]:
     if world_size > 2:
         resharded = sharded("dp", reshard_after_forward=2)
         cases.insert(3, Case("fsdp, resharded to 2", dp, [resharded]))
-    return cases
+    return cases + context_cases(world_size)
 
 
 class Watched(TorchDispatchMode):
@@ -164,6 +166,8 @@ class Watched(TorchDispatchMode):
     ) -> Any:
         if any(map(is_run_inside, types)):
             return NotImplemented
+        if func is ring_attention() and not self._is_away:
+            return self._run_ring(func, args)
         out = func(*args, **(kwargs or {}))
         name = str(func)
         # FSDP marks other parts of its work on the CPU.
@@ -176,6 +180,20 @@ class Watched(TorchDispatchMode):
             self.hold(out)
         self.operators.append((name, [tuple(t.shape) for t in tensors_of(out)]))
         self.live_bytes.append(self._now)
+        return out
+
+
+    def _run_ring(self, func: Any, args: Any) -> Any:
+        inner = Watched(self._device)
+        inner.hold(args)
+        before = inner._now
+        with inner:
+            out = run_ring(*args)
+        most = max(inner.live_bytes) - before
+        self.hold(out)
+        results = sum(block_bytes(t.untyped_storage().nbytes()) for t in out)
+        self.operators.append((str(func), [tuple(t.shape) for t in out]))
+        self.live_bytes.append(self._now + max(0, most - results))
         return out
 
 
@@ -207,20 +225,22 @@ class Rank:
         return model
 
     def tokens(self) -> torch.Tensor:
-        # Ranks of one row of "tp" have the same tokens.
-        row = self.number // self.case.mesh.get("tp", 1)
+        # Ranks of one row of "tp" have the same tokens, and those of "cp" parts of the same.
+        mesh = self.case.mesh
+        row = self.number // (mesh.get("tp", 1) * mesh.get("cp", 1))
         numbers = torch.Generator().manual_seed(row)
-        return torch.randint(0, self.case.vocabulary, (4, 16), generator=numbers)
+        return torch.randint(0, self.case.vocabulary, (4, self.case.length), generator=numbers)
 
     def values(self, plan: acplan.Plan | None) -> list[torch.Tensor]:
         """Returns the losses and gradients of three steps with dropout."""
         model = self.model(plan)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=True)
         torch.manual_seed(self.number)
-        values = []
+        values: list[torch.Tensor] = []
         for _ in range(3):
             tokens = self.tokens()
-            values += [self.run(model, tokens, k) for k in range(self.microbatches)]
+            for k in range(self.microbatches):
+                self.run(model, tokens, k, values)
             values += [_local(p.grad).clone() for p in model.parameters()]
             optimizer.step()
             optimizer.zero_grad()
@@ -254,8 +274,14 @@ class Rank:
     def microbatches(self) -> int:
         return int(self.case.options.get("accumulate", 1))
 
-    def run(self, model: nn.Module, tokens: torch.Tensor, number: int) -> torch.Tensor:
-        """Runs a microbatch. Returns its loss."""
+    def run(
+        self,
+        model: nn.Module,
+        tokens: torch.Tensor,
+        number: int,
+        losses: list[torch.Tensor] | None = None,
+    ) -> None:
+        """Runs a microbatch, and adds its loss to `losses`."""
         count = self.microbatches
         microbatch = Microbatch(model, (tokens,), {}, self.mesh, number == count - 1)
         context = self.case.options.get("microbatch_context", no_context)
@@ -264,7 +290,9 @@ class Rank:
             if count > 1:
                 loss = loss / count
             loss.backward()
-        return loss.detach()
+            if losses is not None:
+                losses.append(loss.detach())
+            del loss
 
     def on_fakes(self) -> list[tuple[str, list[tuple[int, ...]]]]:
         """Returns the operators of a rank without the others, up to the update."""
@@ -395,6 +423,7 @@ def run(number: int, folder: str, world_size: int, names: list[str], checks: lis
     """Writes, by case and check, what was compared. `names`: the cases; if empty, all. A check
     that fails ends the process, and by that all others, which would wait for it."""
     torch.set_num_threads(1)
+    watch_ring_attention()
     warnings.simplefilter("ignore")
     dist.init_process_group(
         "gloo",
@@ -411,7 +440,11 @@ def run(number: int, folder: str, world_size: int, names: list[str], checks: lis
         of_case = results.setdefault(case.name, {})
         rank = Rank(case, number)
         for name in checks:
-            with loss_parallel() if case.loss_is_split else contextlib.nullcontext():
+            is_loss_split, on_cpu = case.loss_is_split, "cp" in case.mesh
+            with (
+                loss_parallel() if is_loss_split else contextlib.nullcontext(),
+                kernels_on_cpu() if on_cpu else contextlib.nullcontext(),
+            ):
                 of_case[name] = CHECKS[name](rank)
             dist.barrier()
     pathlib.Path(folder, f"{number}.json").write_text(json.dumps(results))

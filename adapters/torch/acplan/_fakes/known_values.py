@@ -29,11 +29,12 @@ from torch.utils._pytree import tree_map
 
 from acplan._base.errors import AcplanError
 from acplan._base.interrupts import give_way
-from acplan._base.operators import COMMUNICATING, HANDS_OUT, OF_WAITING
+from acplan._base.operators import COMMUNICATING, HANDS_OUT, OF_WAITING, WAITS
 from acplan._base.tensors import tensors_of
 from acplan._base.triton_kernels import is_launch
 from acplan._fakes.branches import line_of_error
 from acplan._fakes.followed_numbers import Following, UnknownValue, followed
+from acplan._fakes.pending_collectives import PendingCollectives
 from acplan._fakes.sparse_fakes import SparseFakes, asks_of_sparse, concerns_sparse
 from acplan._fakes.tensor_values import (
     DISCRETE,
@@ -83,6 +84,7 @@ class ValuedFakeTensorMode(FakeTensorMode):
         super().__init__(allow_non_fake_inputs=True)
         self._answers = device
         self._is_inside = False
+        self._pending = PendingCollectives()
 
     def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> Any:
         """Returns the length of a jagged dimension: a number of its own, as real tensors
@@ -105,6 +107,8 @@ class ValuedFakeTensorMode(FakeTensorMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func in OF_WAITING:
+            if func is WAITS:
+                self._pending.wait(args[0])
             return _not_waited(func, args[0])
         if _can_end_at(func):
             give_way()
@@ -135,6 +139,7 @@ class ValuedFakeTensorMode(FakeTensorMode):
             return out
         finally:
             self._is_inside = False
+        self._pending.begin(func, args, kwargs, out)
         if func in _FILLED:
             if not has_unknown and all(map(self.has_room_for, tensors_of(out))):
                 _attach_fill(out, _fill_of(func, args, kwargs))
