@@ -111,7 +111,7 @@ def synchronised_last(microbatch: acplan.Microbatch) -> None:
     microbatch.model.set_requires_gradient_sync(microbatch.is_last)
 
 
-def tensor_parallel(sequence: bool = True, loss: bool = False) -> Function:
+def tensor_parallel(sequence: bool = True, loss: bool = False, mlp: bool = True) -> Function:
     """Returns a function that splits products over the dimension "tp"; between them the
     sequence is split if `sequence`. `loss`: logits stay split."""
 
@@ -127,9 +127,9 @@ def tensor_parallel(sequence: bool = True, loss: bool = False) -> Function:
             ),
         }
         parallelize_module(model, tp, of_model | norm)
-        columns = ("attention.q", "attention.k", "attention.v", "mlp.a")
+        columns = ["attention.q", "attention.k", "attention.v", *(["mlp.a"] if mlp else [])]
         of_block: dict[str, Any] = dict.fromkeys(columns, ColwiseParallel())
-        for name in ("attention.o", "mlp.b"):
+        for name in ("attention.o", *(["mlp.b"] if mlp else [])):
             of_block[name] = RowwiseParallel(output_layouts=between)
         if sequence:
             gathered = PrepareModuleInput(
@@ -177,7 +177,7 @@ class Case:
         }
 
 
-def _adamw(parameters: Any) -> torch.optim.Optimizer:
+def adamw(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=0.01, foreach=False)
 
 
@@ -218,7 +218,7 @@ CASES = [
     Case("clipped", {"dp": 4}, [sharded("dp")], {"clip_grad_norm": 1.0}),
     Case("one rank", {"dp": 1}, [sharded("dp")]),
     # PyTorch's lists of tensors take no plain tensors beside DTensors.
-    Case("tp", {"tp": 2}, [tensor_parallel(sequence=False)], {"optimizer": _adamw}),
+    Case("tp", {"tp": 2}, [tensor_parallel(sequence=False)], {"optimizer": adamw}),
     Case("tp, sequence", {"tp": 2}, [tensor_parallel()]),
     Case("tp, sequence, loss", {"tp": 2}, [tensor_parallel(loss=True)], loss_is_split=True),
     Case("fsdp x tp", {"dp": 2, "tp": 2}, [tensor_parallel(), sharded("dp")]),

@@ -26,6 +26,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import acplan
+from acplan._base.operators import CAST
 from acplan._base.ring_attention import ring_attention, run_ring, watch_ring_attention
 from acplan._base.stand_ins import inner_tensors, is_run_inside
 from acplan._base.tensors import block_bytes, tensors_of
@@ -35,6 +36,7 @@ from acplan._step.step import alone, step_on_fakes
 from acplan._step.training_step import training_step
 from acplan._verify.simulated import simulate
 from parallel_attention import context_cases, kernels_on_cpu
+from parallel_experts import expert_cases
 from parallel_models import (
     MIXED,
     Case,
@@ -91,7 +93,7 @@ def cases_of(world_size: int) -> list[Case]:
     if world_size > 2:
         resharded = sharded("dp", reshard_after_forward=2)
         cases.insert(3, Case("fsdp, resharded to 2", dp, [resharded]))
-    return cases + context_cases(world_size)
+    return cases + context_cases(world_size) + expert_cases(world_size)
 
 
 class Watched(TorchDispatchMode):
@@ -175,13 +177,13 @@ class Watched(TorchDispatchMode):
             return out
         if self._only_collectives and not name.startswith("c10d."):
             return out
-        # The trace has such a constant on the host.
-        if func is not torch.ops.aten.lift_fresh.default:
+        # The trace has such a constant, and such a copy, on the host.
+        is_on_host = func is CAST and (kwargs or {}).get("device") == torch.device("cpu")
+        if not is_on_host and func is not torch.ops.aten.lift_fresh.default:
             self.hold(out)
         self.operators.append((name, [tuple(t.shape) for t in tensors_of(out)]))
         self.live_bytes.append(self._now)
         return out
-
 
     def _run_ring(self, func: Any, args: Any) -> Any:
         inner = Watched(self._device)
@@ -213,9 +215,10 @@ class Rank:
         case, mesh = self.case, self.mesh
         torch.manual_seed(0)
         model = case.make()
-        is_tensor_parallel = "tp" in case.mesh
-        # Training splits products first, then applies the plan, then calls fully_shard.
-        before = case.functions[:1] if is_tensor_parallel else []
+        # Training splits products and experts first, then applies the plan, then calls
+        # fully_shard.
+        is_split = "tp" in case.mesh or "ep" in case.mesh
+        before = case.functions[:-1] or case.functions if is_split else []
         for function in before:
             function(model, mesh)
         if plan is not None:
@@ -223,6 +226,11 @@ class Rank:
         for function in case.functions[len(before) :]:
             function(model, mesh)
         return model
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        # Lists of tensors are of one mesh.
+        has_one_mesh = "ep" not in self.case.mesh
+        return torch.optim.AdamW(model.parameters(), lr=0.01, foreach=has_one_mesh)
 
     def tokens(self) -> torch.Tensor:
         # Ranks of one row of "tp" have the same tokens, and those of "cp" parts of the same.
@@ -234,7 +242,7 @@ class Rank:
     def values(self, plan: acplan.Plan | None) -> list[torch.Tensor]:
         """Returns the losses and gradients of three steps with dropout."""
         model = self.model(plan)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=True)
+        optimizer = self.optimizer(model)
         torch.manual_seed(self.number)
         values: list[torch.Tensor] = []
         for _ in range(3):
@@ -249,7 +257,7 @@ class Rank:
     def watched(self, plan: acplan.Plan | None) -> Watched:
         """Returns the third step of this process, up to its update."""
         model = self.model(plan)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=True)
+        optimizer = self.optimizer(model)
         tokens = self.tokens()
         last = self.microbatches - 1
         for _ in range(2):
@@ -260,7 +268,7 @@ class Rank:
         for k in range(last):
             self.run(model, tokens, k)
         watched = Watched("cpu")
-        tensors = [*model.parameters(), *whole_gradients(model), tokens]
+        tensors = [*model.parameters(), *model.buffers(), *whole_gradients(model), tokens]
         tensors += [p.grad for p in model.parameters() if p.grad is not None]
         for state in optimizer.state.values():
             tensors += [value for value in state.values() if value.dim()]

@@ -35,6 +35,7 @@ from acplan._base.triton_kernels import is_launch
 from acplan._fakes.branches import line_of_error
 from acplan._fakes.followed_numbers import Following, UnknownValue, followed
 from acplan._fakes.pending_collectives import PendingCollectives
+from acplan._fakes.routing import Routing
 from acplan._fakes.sparse_fakes import SparseFakes, asks_of_sparse, concerns_sparse
 from acplan._fakes.tensor_values import (
     DISCRETE,
@@ -85,6 +86,8 @@ class ValuedFakeTensorMode(FakeTensorMode):
         self._answers = device
         self._is_inside = False
         self._pending = PendingCollectives()
+        # Of a rank of a parallel model.
+        self.routing: Routing | None = None
 
     def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> Any:
         """Returns the length of a jagged dimension: a number of its own, as real tensors
@@ -146,6 +149,9 @@ class ValuedFakeTensorMode(FakeTensorMode):
             return out
         fits = is_known and all(map(self.has_room_for, tensors_of(out)))
         value = self.computed(func, args, kwargs, out) if fits else UNKNOWN
+        if value is UNKNOWN and self.routing is not None:
+            assumed = self.routing.values(func, args, kwargs, out)
+            value = UNKNOWN if assumed is None else assumed
         if value is UNKNOWN:
             value = _of_finite_numbers(func, args, out)
         _attach(out, value)
@@ -392,9 +398,16 @@ def _computed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Returns an operator's result for the values of its tensors."""
     with no_dispatch():
         try:
+            if func is _aten.histc.default and args[0].dtype in DISCRETE:
+                return _histogram(_on_cpu(args[0]), *args[1:], **kwargs)
             return func(*tree_map(_on_cpu, args), **tree_map(_on_cpu, dict(kwargs)))
         except (RuntimeError, IndexError, TypeError, ValueError):
             return UNKNOWN  # the CPU has no such operator
+
+
+def _histogram(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Returns the histogram of whole numbers, which the CPU has of fractions alone."""
+    return _aten.histc.default(tensor.double(), *args, **kwargs).to(tensor.dtype)
 
 
 def _on_cpu(leaf: Any) -> Any:

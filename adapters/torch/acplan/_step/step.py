@@ -46,6 +46,7 @@ from acplan._fakes.restored_state import (
     tensors_beside,
     without_saved_hooks,
 )
+from acplan._fakes.routing import Routing
 from acplan._fakes.sparse_fakes import fake_of_sparse
 from acplan._fakes.value_readers import as_in_training
 from acplan._step.autocast import Autocast, autocast_as_it_was, autocast_of
@@ -59,6 +60,10 @@ from acplan._step.update import Updating, fakes_as_plain_tensors
 _LAST = (
     "if a step has several backward passes, leave the last one to acplan: return its loss "
     "before loss.backward()"
+)
+_NOTE_ON_EXPERTS = (
+    "choices of experts are not computed: their tokens are those of expert_shares, equal ones if "
+    "there are none"
 )
 _FREED = "through the graph a second time"
 
@@ -226,6 +231,8 @@ def step_on_fakes(
             mode = ValuedFakeTensorMode(answers)
             if real is not None:
                 mode = RealValuesMode(answers, real, training.capacity, tick)
+            if training.parallel is not None or mesh_of(training.model) is not None:
+                mode.routing = Routing(training.expert_shares)
             session.begin()
             with contextlib.ExitStack() as stack:
                 assumed = _enter_fakes(stack, device, session, mode)
@@ -325,6 +332,8 @@ def _run_on_fakes(
             notes = _notes_of_history(step, optimizer, session)
             if step.microbatch_context is not None and step.accumulate > 1:
                 notes += (NOTE_ON_EARLIER,)
+            if mode.routing is not None and mode.routing.is_used:
+                notes += (_NOTE_ON_EXPERTS,)
             yield dataclasses.replace(step, notes=notes), optimizer
             session.require_none_failed()
         except Exception as error:

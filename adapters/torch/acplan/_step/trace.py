@@ -2,7 +2,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from acplan._fakes.real_values import (
     about_real_values,
     require_values,
 )
+from acplan._fakes.routing import require_shares
 from acplan._fakes.row_capacity import require_capacity
 from acplan._files.trace_file import INPUTS, PARALLEL, Capacity, Trace
 from acplan._step.autocast import AutocastLike
@@ -72,6 +73,7 @@ def trace(
     mesh: Mapping[str, int] | None = None,
     parallelize: Parallelize | None = None,
     rank: int | None = None,
+    expert_shares: Sequence[float] | None = None,
     progress: bool | None = None,
     **kwargs: Any,
 ) -> Trace:
@@ -131,6 +133,8 @@ def trace(
                  which the last calls fully_shard: a plan is applied before that one.
     rank:        the rank that is traced; by default 0, which holds at least as much as any
                  other if a dimension does not divide evenly.
+    expert_shares: the relative numbers of tokens that go to each expert of a parallel model, by
+                 default equal ones: a trace of a rank does not compute choices by `topk`.
     progress:    shows a bar beyond two seconds, if tqdm is installed; by default if somebody
                  watches, on a terminal or in a notebook.
     """
@@ -139,7 +143,7 @@ def trace(
     training = TrainingStep(
         module, args, kwargs, loss_fn, forward_fn, param_dtype, optimizer, autocast, accumulate,
         microbatch_context, clip_grad_norm, clip_grad_value, grad_scaler, ema, step_fn, values,
-        capacity, mesh, parallelize, rank,
+        capacity, mesh, parallelize, rank, expert_shares,
     )  # fmt: skip
     _require_options(training)
     target = measured_device() if device == "cuda" else find_device(device)
@@ -167,6 +171,7 @@ def _shapes(
 def _require_options(training: TrainingStep) -> None:
     require_module(training.model)
     require_capacity(training.capacity)
+    require_shares(training.expert_shares)
     if training.values not in VALUES:
         raise AcplanError(
             f"values: expected one of {', '.join(VALUES)}, found {training.values!r}"

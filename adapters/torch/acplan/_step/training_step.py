@@ -4,7 +4,7 @@ import dataclasses
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -47,6 +47,7 @@ class TrainingStep:
     mesh: Mapping[str, int] | None = None
     parallelize: Parallelize | None = None
     rank: int | None = None
+    expert_shares: Sequence[float] | None = None
     model_facts: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
