@@ -48,8 +48,8 @@ class CausalNet(Net):
 
 def in_parts(microbatch: acplan.Microbatch, rotation: str, balanced: bool) -> Any:
     """Returns the context in which each rank has its part of the sequence."""
-    assert microbatch.mesh is not None
-    return _in_parts(microbatch.mesh["cp"], microbatch.args[0], rotation, balanced)
+    mesh: Any = microbatch.model.cp_mesh
+    return _in_parts(mesh, microbatch.args[0], rotation, balanced)
 
 
 @contextlib.contextmanager
@@ -70,6 +70,8 @@ def sharded_over_both(*dimensions: str) -> Function:
     of them have other tokens."""
 
     def shard(model: nn.Module, mesh: DeviceMesh) -> None:
+        # A part of a mesh is made by operators, which are no part of the step.
+        model.cp_mesh = mesh["cp"]
         part = mesh[dimensions]._flatten("_".join(dimensions)) if dimensions[1:] else mesh["cp"]
         for module in (*model.get_submodule("blocks").children(), model):
             fully_shard(module, mesh=part)

@@ -26,7 +26,7 @@ _EXPERTS, _CHOICES, _HIDDEN, _TOKENS = 4, 2, 48, 64
 
 
 def even() -> torch.Tensor:
-    """Returns the choices of each token: all experts are chosen by as many."""
+    """Returns the choices of each token: all experts are picks by as many."""
     return torch.arange(_TOKENS * _CHOICES).view(_TOKENS, _CHOICES) % _EXPERTS
 
 
@@ -49,16 +49,16 @@ class Experts(nn.Module):
         ranks, own = self.mesh.size(), _EXPERTS // self.mesh.size()
         with torch.no_grad():
             received = wait_tensor(all_to_all_single(counts, None, None, group))
-            sent = _numbers(counts.view(ranks, own).sum(1))
-            kept = _numbers(received.view(ranks, own).sum(1))
+            input_counts = _numbers(counts.view(ranks, own).sum(1))
+            output_counts = _numbers(received.view(ranks, own).sum(1))
             experts = torch.arange(own, device=x.device).repeat(ranks)
             order = experts.repeat_interleave(received).argsort(stable=True)
             ends = received.view(ranks, own).sum(0).cumsum(0).to(torch.int32)
-        x = all_to_all_single_autograd(x, kept, sent, group)[order]
+        x = all_to_all_single_autograd(x, output_counts, input_counts, group)[order]
         hidden = F.gelu(torch._grouped_mm(x, _local(self.into), offs=ends))
         x = torch._grouped_mm(hidden, _local(self.out), offs=ends)
         x = torch.zeros_like(x).index_copy(0, order, x)
-        return all_to_all_single_autograd(x, sent, kept, group)
+        return all_to_all_single_autograd(x, input_counts, output_counts, group)
 
 
 def _numbers(tensor: torch.Tensor) -> list[int]:
@@ -84,13 +84,13 @@ class Moe(nn.Module):
         shape = x.shape
         x = x.flatten(0, 1)
         scores = self.gate(x).softmax(-1)
-        chosen = (scores + self.constants).topk(_CHOICES)[1]
-        weights = scores.gather(1, chosen).flatten()
+        picks = (scores + self.constants).topk(_CHOICES)[1]
+        weights = scores.gather(1, picks).flatten()
         if self.tp is not None:
             x, weights = (_whole(tensor, self.tp) for tensor in (x, weights))
-        chosen = chosen.flatten()
-        order = chosen.argsort(stable=True)
-        counts = chosen.new_zeros(_EXPERTS).scatter_add(0, chosen, torch.ones_like(chosen))
+        picks = picks.flatten()
+        order = picks.argsort(stable=True)
+        counts = picks.new_zeros(_EXPERTS).scatter_add(0, picks, torch.ones_like(picks))
         places = order // _CHOICES
         results = self.experts(x[places], counts) * weights[order].unsqueeze(1)
         y = torch.zeros_like(x).index_add(0, places, results)

@@ -169,7 +169,7 @@ class Watched(TorchDispatchMode):
         if any(map(is_run_inside, types)):
             return NotImplemented
         if func is ring_attention() and not self._is_away:
-            return self._run_ring(func, args)
+            return self._run_ring(func, args, kwargs)
         out = func(*args, **(kwargs or {}))
         name = str(func)
         # FSDP marks other parts of its work on the CPU.
@@ -185,12 +185,12 @@ class Watched(TorchDispatchMode):
         self.live_bytes.append(self._now)
         return out
 
-    def _run_ring(self, func: Any, args: Any) -> Any:
+    def _run_ring(self, func: Any, args: Any, kwargs: Any) -> Any:
         inner = Watched(self._device)
         inner.hold(args)
         before = inner._now
         with inner:
-            out = run_ring(*args)
+            out = run_ring(*args, **kwargs)
         most = max(inner.live_bytes) - before
         self.hold(out)
         results = sum(block_bytes(t.untyped_storage().nbytes()) for t in out)
@@ -293,7 +293,7 @@ class Rank:
         count = self.microbatches
         microbatch = Microbatch(model, (tokens,), {}, self.mesh, number == count - 1)
         context = self.case.options.get("microbatch_context", no_context)
-        with microbatch.within(context):
+        with microbatch.context(context):
             loss = loss_of(model, tokens)
             if count > 1:
                 loss = loss / count

@@ -1,7 +1,7 @@
 """Ring attention of PyTorch's context parallelism as one operator.
 
 Each rank runs other operators in it: with a causal mask it reads other parts of the sequence.
-What a plan decides must hold on every rank, for attention communicates. So modes see one
+The decisions of a plan must hold on every rank, for attention communicates. So modes see one
 operator for all that the forward pass runs in it, with the same name on every rank, and with
 results of the same strides, which decide what runs after it.
 """
@@ -21,8 +21,8 @@ _MODULES = (
 )
 _NAME = "_templated_ring_attention"
 _SCHEMA = (
-    "ring_attention(Tensor query, Tensor key, Tensor value, str kernel, str group, int seq_dim, "
-    "bool is_causal, float dropout_p, float? scale) -> Tensor[]"
+    "ring_attention(Tensor query, Tensor key, Tensor value, *, str kernel, str group, "
+    "int seq_dim, bool is_causal, float dropout_p, float? scale) -> Tensor[]"
 )
 _plain: Callable[..., tuple[Any, ...]] | None = None
 # The results that are no tensors, which depend on these arguments alone.
@@ -33,6 +33,7 @@ def run_ring(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
+    *,
     kernel: str,
     group: str,
     seq_dim: int,
@@ -98,6 +99,7 @@ def watch_ring_attention() -> None:
         group: Any,
         seq_dim: int,
         op: Any,
+        *,
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
@@ -106,14 +108,22 @@ def watch_ring_attention() -> None:
     ) -> tuple[Any, ...]:
         modes = _get_current_dispatch_mode_stack()
         if not any(hasattr(mode, "looking_away") for mode in modes):
-            return plain(group, seq_dim, op, query, key, value, is_causal, **kwargs)
+            tensors = {"query": query, "key": key, "value": value}
+            return plain(group, seq_dim, op, **tensors, is_causal=is_causal, **kwargs)
         kernel = str(op).removeprefix("aten.")
-        dropout, scale = kwargs.get("dropout_p", 0.0), kwargs.get("scale")
-        tensors = ring_attention()(
-            query, key, value, kernel, group.group_name, seq_dim, is_causal, dropout, scale
+        results = ring_attention()(
+            query,
+            key,
+            value,
+            kernel=kernel,
+            group=group.group_name,
+            seq_dim=seq_dim,
+            is_causal=is_causal,
+            dropout_p=kwargs.get("dropout_p", 0.0),
+            scale=kwargs.get("scale"),
         )
         place = _place(query, key, kernel, group.group_name, is_causal)
-        return tuple(_with_numbers(tensors, _numbers[place]))
+        return tuple(_with_numbers(results, _numbers[place]))
 
     setattr(module, _NAME, ring)
 

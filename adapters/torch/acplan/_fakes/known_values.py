@@ -23,18 +23,17 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
-from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map
 
 from acplan._base.errors import AcplanError
 from acplan._base.interrupts import give_way
-from acplan._base.operators import COMMUNICATING, HANDS_OUT, OF_WAITING, WAITS
+from acplan._base.operators import COMMUNICATING, OF_WAITING
 from acplan._base.tensors import tensors_of
 from acplan._base.triton_kernels import is_launch
 from acplan._fakes.branches import line_of_error
 from acplan._fakes.followed_numbers import Following, UnknownValue, followed
-from acplan._fakes.pending_collectives import PendingCollectives
+from acplan._fakes.other_ranks import OtherRanks
 from acplan._fakes.routing import Routing
 from acplan._fakes.sparse_fakes import SparseFakes, asks_of_sparse, concerns_sparse
 from acplan._fakes.tensor_values import (
@@ -85,9 +84,7 @@ class ValuedFakeTensorMode(FakeTensorMode):
         super().__init__(allow_non_fake_inputs=True)
         self._answers = device
         self._is_inside = False
-        self._pending = PendingCollectives()
-        # Of a rank of a parallel model.
-        self.routing: Routing | None = None
+        self.ranks = OtherRanks()
 
     def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> Any:
         """Returns the length of a jagged dimension: a number of its own, as real tensors
@@ -110,9 +107,7 @@ class ValuedFakeTensorMode(FakeTensorMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func in OF_WAITING:
-            if func is WAITS:
-                self._pending.wait(args[0])
-            return _not_waited(func, args[0])
+            return self.ranks.wait(func, args[0])
         if _can_end_at(func):
             give_way()
         if self._is_inside or not isinstance(func, torch._ops.OpOverload):
@@ -142,18 +137,15 @@ class ValuedFakeTensorMode(FakeTensorMode):
             return out
         finally:
             self._is_inside = False
-        self._pending.begin(func, args, kwargs, out)
+        self.ranks.begin(func, args, kwargs, out)
         if func in _FILLED:
             if not has_unknown and all(map(self.has_room_for, tensors_of(out))):
                 _attach_fill(out, _fill_of(func, args, kwargs))
             return out
         fits = is_known and all(map(self.has_room_for, tensors_of(out)))
         value = self.computed(func, args, kwargs, out) if fits else UNKNOWN
-        if value is UNKNOWN and self.routing is not None:
-            assumed = self.routing.values(func, args, kwargs, out)
-            value = UNKNOWN if assumed is None else assumed
         if value is UNKNOWN:
-            value = _of_finite_numbers(func, args, out)
+            value = _assumed(self.ranks.routing, func, args, kwargs, out)
         _attach(out, value)
         if value is UNKNOWN:
             forget_written(func, args, kwargs)
@@ -240,8 +232,7 @@ class ValuedFakeTensorMode(FakeTensorMode):
                 indices = [i for group in places for i in group or ()]
                 return self._faked(func, types, (args[0], indices), {})
         if func is _aten.masked_select.default:
-            mask = value_of(args[1])
-            if mask is not None:
+            if (mask := value_of(args[1])) is not None:
                 shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
                 with no_dispatch():
                     count = int(mask.expand(shape).sum())
@@ -278,23 +269,16 @@ class ValuedFakeTensorMode(FakeTensorMode):
     def _fake_like(self, value: Any, device: torch.device) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        fake = self._faked(
+        return self._faked(
             _aten.empty_strided.default,
             (),
             (list(value.shape), list(value.stride())),
             {"dtype": value.dtype, "device": device},
         )
-        return fake
 
 
 # Operators that return numbers of Python.
 _GIVING = frozenset({_aten._local_scalar_dense.default, _aten.equal.default})
-
-
-def _not_waited(func: Any, tensor: torch.Tensor) -> torch.Tensor:
-    """Returns what the operators around waiting return in training. The results of PyTorch's
-    fakes are tensors of their own, for which nothing waits."""
-    return AsyncCollectiveTensor(tensor) if func is HANDS_OUT else tensor
 
 
 def _given_unknown(func: Any, args: Sequence[Any]) -> Any:
@@ -407,7 +391,8 @@ def _computed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 def _histogram(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """Returns the histogram of whole numbers, which the CPU has of fractions alone."""
-    return _aten.histc.default(tensor.double(), *args, **kwargs).to(tensor.dtype)
+    counts: torch.Tensor = _aten.histc.default(tensor.double(), *args, **kwargs)
+    return counts.to(tensor.dtype)
 
 
 def _on_cpu(leaf: Any) -> Any:
@@ -418,6 +403,18 @@ def _on_cpu(leaf: Any) -> Any:
     if isinstance(leaf, torch.device) and leaf.type != "meta":
         return torch.device("cpu")
     return leaf
+
+
+def _assumed(
+    routing: Routing | None,
+    func: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    out: Any,
+) -> Any:
+    """Returns the results that follow from assumptions on values that are not computed."""
+    value = None if routing is None else routing.values(func, args, kwargs, out)
+    return _of_finite_numbers(func, args, out) if value is None else value
 
 
 def _of_finite_numbers(func: Any, args: Sequence[Any], out: Any) -> Any:

@@ -38,7 +38,7 @@ class Routing:
         if func is _TOPK:
             return self._choices(args, kwargs, out[1])
         if func is _ALL_TO_ALL:
-            return _received(*args, out)
+            return _received(*args)
         return None
 
     def _choices(
@@ -88,7 +88,7 @@ def _spread(tokens: int, shares: Sequence[float]) -> torch.Tensor:
 
 
 def _received(
-    tensor: torch.Tensor, outputs: Sequence[int], inputs: Sequence[int], group: str, out: Any
+    tensor: torch.Tensor, outputs: Sequence[int], inputs: Sequence[int], group: str
 ) -> torch.Tensor | None:
     """Returns the numbers that a rank gets if all ranks of the group send the same ones."""
     value = value_of(tensor)
@@ -99,4 +99,5 @@ def _received(
     if [*outputs] != [inputs[rank]] * len(inputs):
         return None
     with no_dispatch():
-        return value.split([*inputs])[rank].repeat(len(inputs), *[1] * (value.dim() - 1))
+        own: torch.Tensor = torch.split(value, [*inputs])[rank]
+        return own.repeat(len(inputs), *[1] * (value.dim() - 1))

@@ -27,9 +27,11 @@ class Microbatch:
     mesh: DeviceMesh | None
     is_last: bool
 
-    def within(self, context: "MicrobatchContext") -> contextlib.AbstractContextManager[object]:
-        """Returns the user's context for this microbatch."""
-        result = context(self)
+    def context(
+        self, function: "MicrobatchContext"
+    ) -> contextlib.AbstractContextManager[object]:
+        """Returns the context that the user's function has for this microbatch."""
+        result = function(self)
         if result is None:
             return contextlib.nullcontext()
         if not hasattr(result, "__enter__"):

@@ -62,8 +62,8 @@ _LAST = (
     "before loss.backward()"
 )
 _NOTE_ON_EXPERTS = (
-    "choices of experts are not computed: their tokens are those of expert_shares, equal ones if "
-    "there are none"
+    "choices of experts are not computed: their tokens are those of expert_shares, or else "
+    "equal ones"
 )
 _FREED = "through the graph a second time"
 
@@ -113,7 +113,7 @@ class Step:
         if self.microbatch_context is None:
             return contextlib.nullcontext()
         microbatch = Microbatch(self.model, self.args, self.kwargs, self.mesh, is_last)
-        return microbatch.within(self.microbatch_context)
+        return microbatch.context(self.microbatch_context)
 
     def states(self) -> list[torch.Tensor]:
         """Returns the tensors that the update keeps from step to step, except the
@@ -232,7 +232,7 @@ def step_on_fakes(
             if real is not None:
                 mode = RealValuesMode(answers, real, training.capacity, tick)
             if training.parallel is not None or mesh_of(training.model) is not None:
-                mode.routing = Routing(training.expert_shares)
+                mode.ranks.routing = Routing(training.expert_shares)
             session.begin()
             with contextlib.ExitStack() as stack:
                 assumed = _enter_fakes(stack, device, session, mode)
@@ -332,7 +332,8 @@ def _run_on_fakes(
             notes = _notes_of_history(step, optimizer, session)
             if step.microbatch_context is not None and step.accumulate > 1:
                 notes += (NOTE_ON_EARLIER,)
-            if mode.routing is not None and mode.routing.is_used:
+            routing = mode.ranks.routing
+            if routing is not None and routing.is_used:
                 notes += (_NOTE_ON_EXPERTS,)
             yield dataclasses.replace(step, notes=notes), optimizer
             session.require_none_failed()

@@ -1,4 +1,4 @@
-"""The inputs of collectives that have not been waited for.
+"""The other ranks of a parallel model, which do not exist on fake tensors.
 
 A functional collective begins, and its inputs stay in memory until the program waits for its
 result: the process group holds them. On fake tensors nothing runs, so they are held here.
@@ -9,17 +9,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
-from acplan._base.operators import WAITS
+from acplan._base.operators import HANDS_OUT, WAITS
 from acplan._base.tensors import tensors_of
+from acplan._fakes.routing import Routing
 
 _FUNCTIONAL = "_c10d_functional"
 
 
-class PendingCollectives:
-    """The inputs of collectives, indexed by the memory of the results that will be waited for."""
+class OtherRanks:
+    """The inputs of collectives, indexed by the memory of their results, and the `routing` of
+    tokens, if the step is that of a rank."""
 
     def __init__(self) -> None:
+        self.routing: Routing | None = None
         self._inputs: dict[int, list[torch.Tensor]] = {}
 
     def begin(
@@ -35,6 +39,10 @@ class PendingCollectives:
             self._inputs[key] = [t for t in inputs if t.untyped_storage()._cdata != key]
             weakref.finalize(storage, self._inputs.pop, key, None).atexit = False
 
-    def wait(self, tensor: torch.Tensor) -> None:
-        """Lets go of the inputs of the collective that has made a tensor."""
+    def wait(self, func: Any, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns what the operators around waiting return in training, and lets go of inputs.
+        The results of PyTorch's fakes are tensors of their own, for which nothing waits."""
+        if func is HANDS_OUT:
+            return AsyncCollectiveTensor(tensor)
         self._inputs.pop(tensor.untyped_storage()._cdata, None)
+        return tensor
