@@ -18,18 +18,25 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import acplan
 from acplan._step.training_step import TrainingStep, training_step
+from parallel_attention import context_cases
+from parallel_experts import expert_cases
 from parallel_models import CASES, Case, loss_of, sharded, tensor_parallel
 from run_events import difference, predicted_requests, real_requests
 
-_BY_NAME = {case.name: case for case in CASES}
+_BY_NAME = {case.name: case for case in (*CASES, *context_cases(2), *expert_cases(2))}
 _TOKENS = torch.zeros(4, 16, dtype=torch.long)
+
+
+def tokens_of(case: Case) -> torch.Tensor:
+    return torch.zeros(4, case.length, dtype=torch.long)
 
 
 @functools.cache
 def _trace(name: str) -> acplan.Trace:
     case = _BY_NAME[name]
     with loss_parallel() if case.loss_is_split else contextlib.nullcontext():
-        return acplan.trace(case.make_on_meta, _TOKENS, progress=False, **case.arguments)
+        tokens = tokens_of(case)
+        return acplan.trace(case.make_on_meta, tokens, progress=False, **case.arguments)
 
 
 def step_with(
@@ -48,7 +55,15 @@ def step_with(
 
 
 @pytest.mark.parametrize(
-    "name", ["bfloat16", "fsdp x tp", "tp, sequence, loss", "synchronised last"]
+    "name",
+    [
+        "bfloat16",
+        "fsdp x tp",
+        "tp, sequence, loss",
+        "synchronised last",
+        "cp, all-to-all",
+        "fsdp x ep, uneven counts",
+    ],
 )
 def test_memory_with_a_plan_is_that_of_the_sharded_model(name: str) -> None:
     case, trace = _BY_NAME[name], _trace(name)
@@ -56,7 +71,7 @@ def test_memory_with_a_plan_is_that_of_the_sharded_model(name: str) -> None:
         plan = acplan.plan(trace, "min")
         assert plan.modules and plan.peak_bytes < trace.peak_bytes
         verification = acplan.verify(
-            case.make_on_meta, plan, _TOKENS, trace=trace, **case.arguments
+            case.make_on_meta, plan, tokens_of(case), trace=trace, **case.arguments
         )
     assert verification.first_difference() is None
     assert not dist.is_initialized()
@@ -162,6 +177,7 @@ def test_no_unit_is_around_a_sharded_module() -> None:
         ({"rank": 4}, "rank: expected less than 4, the size of the mesh, found 4"),
         ({"parallelize": [3]}, "parallelize: expected a function of the model and the mesh"),
         ({"values": "real"}, "values: expected a model on one device"),
+        ({"expert_shares": [1, -1]}, "expert_shares: expected a list of the relative numbers"),
         ({"microbatch_context": 3}, "microbatch_context: expected a function of an acplan."),
         ({"microbatch_context": id}, "microbatch_context: expected it to return a context"),
     ],
@@ -175,6 +191,27 @@ def test_wrong_options_are_refused_in_one_line(
         acplan.trace(case.make_on_meta, _TOKENS, progress=False, **arguments)
     assert str(refused.value).startswith(message)
     assert "\n" not in str(refused.value)
+
+
+def test_ring_attention_is_one_operator_with_the_memory_and_the_time_of_all_in_it() -> None:
+    trace = _trace("cp, all-to-all")
+    places = [
+        place
+        for place, operator in enumerate(trace.data["operators"])
+        if operator["name"] == "acplan.ring_attention.default"
+    ]
+    assert len(places) == 2 and places[1] < trace.data["forward_end"]
+    assert trace.data["operators"][places[0]]["runtime_ms"] > 0
+    # The parts of another rank come beside this rank's own: keys and values, 4 x 64 x 32.
+    live = trace.live_bytes
+    assert live[places[0]] - live[places[0] - 1] > 2 * 4 * 64 * 32 * 4
+
+
+def test_tokens_go_to_experts_by_shares() -> None:
+    """The first of two ranks, with half of the experts, gets three quarters of the tokens."""
+    with_more = _trace("fsdp x ep, uneven counts")
+    assert with_more.peak_bytes > _trace("fsdp x ep").peak_bytes
+    assert any("expert_shares" in note for note in with_more.data["notes"])
 
 
 def test_a_rank_is_not_divided_again() -> None:

@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
-from acplan._base.operators import HANDS_OUT, WAITS
+from acplan._base.operators import HANDS_OUT
 from acplan._base.tensors import tensors_of
 from acplan._fakes.routing import Routing
 
 _FUNCTIONAL = "_c10d_functional"
+# Others send a copy of their input, which is their result.
+_SENDS = ("all_gather", "reduce_scatter", "all_to_all")
 
 
 class OtherRanks:
@@ -30,7 +32,7 @@ class OtherRanks:
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
     ) -> None:
         """Holds the inputs of an operator if it is a functional collective."""
-        if getattr(func, "namespace", "") != _FUNCTIONAL or func is WAITS:
+        if getattr(func, "namespace", "") != _FUNCTIONAL or not func._opname.startswith(_SENDS):
             return
         inputs = tensors_of(args, kwargs)
         for result in tensors_of(out):
