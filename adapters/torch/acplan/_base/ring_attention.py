@@ -44,7 +44,7 @@ def run_ring(
     """Runs PyTorch's function, and the operators in it, and returns its tensors."""
     assert _plain is not None
     resolve: Any = vars(c10d)["_resolve_process_group"]
-    options = {"attn_bias": None, "compute_log_sumexp": True} if "efficient" in kernel else {}
+    options = {} if "flash" in kernel else {"attn_bias": None, "compute_log_sumexp": True}
     results = _plain(
         resolve(group),
         seq_dim,

@@ -17,10 +17,14 @@ import torch.distributed.distributed_c10d as c10d
 from torch.utils._mode_utils import no_dispatch
 
 from acplan._base.errors import AcplanError
-from acplan._fakes.tensor_values import DISCRETE, MOST_DISCRETE, value_of
+from acplan._fakes.tensor_values import DISCRETE, MOST_DISCRETE, set_value, value_of
 
 _TOPK = torch.ops.aten.topk.default
 _ALL_TO_ALL = torch.ops._c10d_functional.all_to_all_single.default
+_ALL_GATHER = torch.ops._c10d_functional.all_gather_into_tensor.default
+# Those that write to their first argument, and are given a group.
+_ALL_TO_ALL_INTO = torch.ops.c10d.alltoall_base_.default
+_ALL_GATHER_INTO = torch.ops.c10d._allgather_base_.default
 
 
 @dataclasses.dataclass
@@ -38,7 +42,12 @@ class Routing:
         if func is _TOPK:
             return self._choices(args, kwargs, out[1])
         if func is _ALL_TO_ALL:
-            return _received(*args)
+            tensor, outputs, inputs, group = args
+            return _received(tensor, outputs, inputs, _rank_in(group))
+        if func is _ALL_GATHER:
+            return _gathered(args[0], args[1])
+        if func is _ALL_TO_ALL_INTO or func is _ALL_GATHER_INTO:
+            return _written(func, args)
         return None
 
     def _choices(
@@ -88,16 +97,48 @@ def _spread(tokens: int, shares: Sequence[float]) -> torch.Tensor:
 
 
 def _received(
-    tensor: torch.Tensor, outputs: Sequence[int], inputs: Sequence[int], group: str
+    tensor: torch.Tensor, outputs: Sequence[int], inputs: Sequence[int], rank: int
 ) -> torch.Tensor | None:
     """Returns the numbers that a rank gets if all ranks of the group send the same ones."""
-    value = value_of(tensor)
-    if value is None or value.dtype not in DISCRETE:
-        return None
-    resolve: Any = vars(c10d)["_resolve_process_group"]
-    rank = dist.get_rank(resolve(group))
-    if [*outputs] != [inputs[rank]] * len(inputs):
+    if (value := _whole_numbers(tensor)) is None or {*outputs} != {inputs[rank]}:
         return None
     with no_dispatch():
         own: torch.Tensor = torch.split(value, [*inputs])[rank]
         return own.repeat(len(inputs), *[1] * (value.dim() - 1))
+
+
+def _gathered(tensor: torch.Tensor, ranks: int) -> torch.Tensor | None:
+    """Returns the numbers of all ranks if they have the same ones."""
+    if (value := _whole_numbers(tensor)) is None:
+        return None
+    with no_dispatch():
+        return value.repeat(ranks, *[1] * (value.dim() - 1))
+
+
+def _written(func: Any, args: Sequence[Any]) -> tuple[()] | None:
+    """Gives the first argument, to which a collective writes, its value. Returns the values of
+    the results, which are none, or None if the value is not known."""
+    output, tensor, group = args[0], args[1], dist.ProcessGroup.unbox(args[2])
+    ranks = dist.get_world_size(group)
+    if func is _ALL_GATHER_INTO:
+        value = _gathered(tensor, ranks)
+    else:
+        outputs, inputs = (
+            [*sizes] or [len(whole) // ranks] * ranks
+            for sizes, whole in ((args[3], output), (args[4], tensor))
+        )
+        value = _received(tensor, outputs, inputs, dist.get_rank(group))
+    if value is None or value.shape != output.shape:
+        return None
+    set_value(output, value)
+    return ()
+
+
+def _whole_numbers(tensor: torch.Tensor) -> torch.Tensor | None:
+    value = value_of(tensor)
+    return None if value is None or value.dtype not in DISCRETE or not value.dim() else value
+
+
+def _rank_in(group: str) -> int:
+    resolve: Any = vars(c10d)["_resolve_process_group"]
+    return dist.get_rank(resolve(group))
