@@ -22,7 +22,7 @@ from acplan._fakes.tensor_values import DISCRETE, MOST_DISCRETE, set_value, valu
 _TOPK = torch.ops.aten.topk.default
 _ALL_TO_ALL = torch.ops._c10d_functional.all_to_all_single.default
 _ALL_GATHER = torch.ops._c10d_functional.all_gather_into_tensor.default
-# Those that write to their first argument, and are given a group.
+# These write to their first argument, and are given a group.
 _ALL_TO_ALL_INTO = torch.ops.c10d.alltoall_base_.default
 _ALL_GATHER_INTO = torch.ops.c10d._allgather_base_.default
 
@@ -47,7 +47,7 @@ class Routing:
         if func is _ALL_GATHER:
             return _gathered(args[0], args[1])
         if func is _ALL_TO_ALL_INTO or func is _ALL_GATHER_INTO:
-            return _written(func, args)
+            return _set_received(func, args)
         return None
 
     def _choices(
@@ -115,7 +115,7 @@ def _gathered(tensor: torch.Tensor, ranks: int) -> torch.Tensor | None:
         return value.repeat(ranks, *[1] * (value.dim() - 1))
 
 
-def _written(func: Any, args: Sequence[Any]) -> tuple[()] | None:
+def _set_received(func: Any, args: Sequence[Any]) -> tuple[()] | None:
     """Gives the first argument, to which a collective writes, its value. Returns the values of
     the results, which are none, or None if the value is not known."""
     output, tensor, group = args[0], args[1], dist.ProcessGroup.unbox(args[2])
