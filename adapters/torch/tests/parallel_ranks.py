@@ -178,7 +178,7 @@ class Watched(TorchDispatchMode):
         if self._only_collectives and not name.startswith("c10d."):
             return out
         # The trace has such a constant, and such a copy of counts, on the host.
-        is_on_host = func is CAST and not args[0].is_floating_point()
+        is_on_host = func is CAST and out.dtype == torch.long
         if not is_on_host and func is not torch.ops.aten.lift_fresh.default:
             self.hold(out)
         self.operators.append((name, [tuple(t.shape) for t in tensors_of(out)]))
