@@ -1,7 +1,7 @@
 """The other ranks of a parallel model, which do not exist on fake tensors.
 
-A functional collective begins, and its inputs stay in memory until the program waits for its
-result: the process group holds them. On fake tensors nothing runs, so they are held here.
+An all-gather or an all-to-all begins, and its inputs stay in memory until the program waits for
+its result: the process group holds them. On fake tensors nothing runs, so they are held here.
 """
 
 import weakref
@@ -16,8 +16,8 @@ from acplan._base.tensors import tensors_of
 from acplan._fakes.routing import Routing
 
 _FUNCTIONAL = "_c10d_functional"
-# Others send a copy of their input, which is their result.
-_SENDS = ("all_gather", "reduce_scatter", "all_to_all")
+# A reduction sends a copy of its input, or makes one.
+_SENDS = ("all_gather", "all_to_all")
 
 
 class OtherRanks:
@@ -31,7 +31,7 @@ class OtherRanks:
     def begin(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
     ) -> None:
-        """Holds the inputs of an operator if it is a functional collective."""
+        """Holds the inputs of an operator if its process group would."""
         if getattr(func, "namespace", "") != _FUNCTIONAL or not func._opname.startswith(_SENDS):
             return
         inputs = tensors_of(args, kwargs)
