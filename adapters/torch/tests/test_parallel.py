@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
+from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, OffloadPolicy
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -135,6 +135,16 @@ def test_offload_of_fully_shard_is_refused() -> None:
     }
     with pytest.raises(acplan.AcplanError, match=refused):
         acplan.trace(case.make, _TOKENS, **options)
+
+
+def test_fsdp1_is_refused() -> None:
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        model = FullyShardedDataParallel(nn.Linear(4, 4), device_id=torch.device("cpu"))
+        with pytest.raises(acplan.AcplanError, match="FSDP1"):
+            acplan.trace(model, torch.zeros(2, 4), progress=False)
+    finally:
+        dist.destroy_process_group()
 
 
 def test_a_trace_has_the_rank_s_own_operators_and_bytes() -> None:

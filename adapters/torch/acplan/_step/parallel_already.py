@@ -16,12 +16,7 @@ from acplan._base.errors import AcplanError
 from acplan._base.modules import FSDPModule
 from acplan._base.patching import replaced_here
 from acplan._device.fake_streams import fake_streams
-from acplan._step.parallel import (
-    groups_of,
-    not_tracing,
-    require_traceable,
-    without_shardings,
-)
+from acplan._step.parallel import groups_of, not_tracing, without_shardings
 
 _DEVICE = torch.device("cuda", 0)
 
@@ -44,7 +39,6 @@ def own_groups(model: torch.nn.Module) -> Iterator[None]:
     on_device = property(lambda mesh: "cuda")
     is_there: Any = replaced_here(DeviceMesh, "device_type", on_device)
     with fake_streams(), is_there, without_shardings(), not_tracing():
-        require_traceable(model)
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 _begin_anew(module)

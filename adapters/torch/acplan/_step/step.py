@@ -52,6 +52,7 @@ from acplan._fakes.value_readers import as_in_training
 from acplan._step.autocast import Autocast, autocast_as_it_was, autocast_of
 from acplan._step.microbatches import NOTE_ON_EARLIER, Microbatch, MicrobatchContext
 from acplan._step.optimizers import make_optimizer
+from acplan._step.parallel import require_traceable
 from acplan._step.parallel_already import mesh_of, own_groups
 from acplan._step.step_errors import told_with_line
 from acplan._step.training_step import ForwardFn, LossFn, TrainingStep
@@ -283,6 +284,7 @@ def _rank_of(training: TrainingStep) -> Iterator[DeviceMesh | None]:
     parallel = training.parallel
     if parallel is None:
         mesh = mesh_of(training.model)
+        require_traceable(training.model)
         with contextlib.nullcontext() if mesh is None else own_groups(training.model):
             yield mesh
         return
