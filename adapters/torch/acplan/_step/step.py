@@ -284,7 +284,6 @@ def _rank_of(training: TrainingStep) -> Iterator[DeviceMesh | None]:
     parallel = training.parallel
     if parallel is None:
         mesh = mesh_of(training.model)
-        require_traceable(training.model)
         with contextlib.nullcontext() if mesh is None else own_groups(training.model):
             yield mesh
         return
@@ -298,6 +297,7 @@ def _run_on_fakes(
     training: TrainingStep, session: Following, mode: ValuedFakeTensorMode, assumed: Assumed
 ) -> Iterator[tuple[Step, torch.optim.Optimizer]]:
     model = training.model
+    require_traceable(model)
     beginning = Beginning(mode) if isinstance(mode, RealValuesMode) else None
     functions = FunctionsGiven(
         model,
