@@ -47,6 +47,7 @@ from acplan._program.plan import plan
 from acplan._program.profile import from_torch, profile
 from acplan._program.report import report
 from acplan._step.linear_cross_entropy import linear_cross_entropy
+from acplan._step.microbatches import Microbatch
 from acplan._step.optimizers import OPTIMIZERS
 from acplan._step.trace import trace
 from acplan._step.trace_lengths import trace_lengths
@@ -70,6 +71,7 @@ __all__ = [
     "Fits",
     "Frontier",
     "Lengths",
+    "Microbatch",
     "Miss",
     "Partitioner",
     "Plan",

@@ -18,14 +18,16 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-_WIDTH = 32
+import acplan
+
+WIDTH = 32
 
 
 class Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.q, self.k, self.v = (nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(3))
-        self.o = nn.Linear(_WIDTH, _WIDTH, bias=False)
+        self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
+        self.o = nn.Linear(WIDTH, WIDTH, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         heads = [
@@ -40,7 +42,7 @@ class Mlp(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         # 7 ranks have uneven shares of these.
-        self.a, self.b = nn.Linear(_WIDTH, 60), nn.Linear(60, _WIDTH)
+        self.a, self.b = nn.Linear(WIDTH, 60), nn.Linear(60, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.b(F.gelu(self.a(x)))
@@ -56,7 +58,7 @@ class Dropout(nn.Module):
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(_WIDTH), nn.LayerNorm(_WIDTH)
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.attention, self.mlp = Attention(), Mlp()
         self.dropout = Dropout()
 
@@ -68,10 +70,10 @@ class Block(nn.Module):
 class Net(nn.Module):
     def __init__(self, vocabulary: int, tied: bool) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary, _WIDTH)
+        self.embedding = nn.Embedding(vocabulary, WIDTH)
         self.blocks = nn.ModuleList(Block() for _ in range(2))
-        self.norm = nn.LayerNorm(_WIDTH)
-        self.head = nn.Linear(_WIDTH, vocabulary, bias=False)
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, vocabulary, bias=False)
         if tied:
             self.head.weight = self.embedding.weight
 
@@ -104,7 +106,12 @@ def sharded(*dimensions: str, prefetched: int = 0, **options: Any) -> Function:
     return shard
 
 
-def tensor_parallel(sequence: bool = True, loss: bool = False) -> Function:
+def synchronised_last(microbatch: acplan.Microbatch) -> None:
+    """Lets gradients of microbatches be added up before they are reduced."""
+    microbatch.model.set_requires_gradient_sync(microbatch.is_last)
+
+
+def tensor_parallel(sequence: bool = True, loss: bool = False, mlp: bool = True) -> Function:
     """Returns a function that splits products over the dimension "tp"; between them the
     sequence is split if `sequence`. `loss`: logits stay split."""
 
@@ -120,9 +127,9 @@ def tensor_parallel(sequence: bool = True, loss: bool = False) -> Function:
             ),
         }
         parallelize_module(model, tp, of_model | norm)
-        columns = ("attention.q", "attention.k", "attention.v", "mlp.a")
+        columns = ["attention.q", "attention.k", "attention.v", *(["mlp.a"] if mlp else [])]
         of_block: dict[str, Any] = dict.fromkeys(columns, ColwiseParallel())
-        for name in ("attention.o", "mlp.b"):
+        for name in ("attention.o", *(["mlp.b"] if mlp else [])):
             of_block[name] = RowwiseParallel(output_layouts=between)
         if sequence:
             gathered = PrepareModuleInput(
@@ -147,12 +154,14 @@ class Case:
     vocabulary: int = 52
     tied: bool = False
     loss_is_split: bool = False
+    make_net: Callable[[], nn.Module] | None = None
+    length: int = 16
 
     def __str__(self) -> str:
         return self.name
 
     def make(self) -> nn.Module:
-        return Net(self.vocabulary, self.tied)
+        return self.make_net() if self.make_net else Net(self.vocabulary, self.tied)
 
     def make_on_meta(self) -> nn.Module:
         with torch.device("meta"):
@@ -168,7 +177,7 @@ class Case:
         }
 
 
-def _adamw(parameters: Any) -> torch.optim.Optimizer:
+def adamw(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=0.01, foreach=False)
 
 
@@ -200,10 +209,16 @@ CASES = [
     ),
     Case("prefetched", {"dp": 4}, [sharded("dp", prefetched=2)]),
     Case("accumulated", {"dp": 4}, [sharded("dp")], {"accumulate": 2}),
+    Case(
+        "synchronised last",
+        {"dp": 4},
+        [sharded("dp")],
+        {"accumulate": 3, "microbatch_context": synchronised_last},
+    ),
     Case("clipped", {"dp": 4}, [sharded("dp")], {"clip_grad_norm": 1.0}),
     Case("one rank", {"dp": 1}, [sharded("dp")]),
     # PyTorch's lists of tensors take no plain tensors beside DTensors.
-    Case("tp", {"tp": 2}, [tensor_parallel(sequence=False)], {"optimizer": _adamw}),
+    Case("tp", {"tp": 2}, [tensor_parallel(sequence=False)], {"optimizer": adamw}),
     Case("tp, sequence", {"tp": 2}, [tensor_parallel()]),
     Case("tp, sequence, loss", {"tp": 2}, [tensor_parallel(loss=True)], loss_is_split=True),
     Case("fsdp x tp", {"dp": 2, "tp": 2}, [tensor_parallel(), sharded("dp")]),

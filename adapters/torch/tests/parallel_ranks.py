@@ -20,18 +20,31 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import acplan
+from acplan._base.operators import CAST
+from acplan._base.ring_attention import ring_attention, run_ring, watch_ring_attention
 from acplan._base.stand_ins import inner_tensors, is_run_inside
 from acplan._base.tensors import block_bytes, tensors_of
+from acplan._step.microbatches import Microbatch
+from acplan._step.parallel import whole_gradients
 from acplan._step.step import alone, step_on_fakes
 from acplan._step.training_step import training_step
 from acplan._verify.simulated import simulate
-from parallel_models import MIXED, Case, loss_of, sharded, tensor_parallel
+from parallel_attention import context_cases, kernels_on_cpu
+from parallel_experts import expert_cases
+from parallel_models import (
+    MIXED,
+    Case,
+    loss_of,
+    sharded,
+    synchronised_last,
+    tensor_parallel,
+)
 from rank import leave
 from run_events import resizes_noted
 
@@ -41,6 +54,7 @@ _INVISIBLE = (
     "_c10d_functional._wrap_tensor_autograd.default",
     "_c10d_functional.wait_tensor.default",
 )
+_OF_MESHES = ("mesh", "parallelize", "rank")
 _TIMEOUT = datetime.timedelta(minutes=5)
 
 
@@ -53,6 +67,15 @@ def cases_of(world_size: int) -> list[Case]:
         Case("fsdp, kept", dp, [sharded("dp", reshard_after_forward=False)]),
         Case("fsdp, bfloat16", dp, [sharded("dp", mp_policy=MIXED)]),
         Case("fsdp, prefetched", dp, [sharded("dp", prefetched=1)]),
+        *(
+            Case(
+                f"fsdp, {name}synchronised last",
+                dp,
+                [sharded("dp", **options)],
+                {"accumulate": 3, "microbatch_context": synchronised_last},
+            )
+            for name, options in (("", {}), ("bfloat16, ", {"mp_policy": MIXED}))
+        ),
         Case(
             "hsdp",
             {"replicate": 2, "dp": world_size // 2},
@@ -70,7 +93,7 @@ def cases_of(world_size: int) -> list[Case]:
     if world_size > 2:
         resharded = sharded("dp", reshard_after_forward=2)
         cases.insert(3, Case("fsdp, resharded to 2", dp, [resharded]))
-    return cases
+    return cases + context_cases(world_size) + expert_cases(world_size)
 
 
 class Watched(TorchDispatchMode):
@@ -145,6 +168,8 @@ class Watched(TorchDispatchMode):
     ) -> Any:
         if any(map(is_run_inside, types)):
             return NotImplemented
+        if func is ring_attention() and not self._is_away:
+            return self._run_ring(func, args, kwargs)
         out = func(*args, **(kwargs or {}))
         name = str(func)
         # FSDP marks other parts of its work on the CPU.
@@ -152,11 +177,25 @@ class Watched(TorchDispatchMode):
             return out
         if self._only_collectives and not name.startswith("c10d."):
             return out
-        # The trace has such a constant on the host.
-        if func is not torch.ops.aten.lift_fresh.default:
+        # The trace has such a constant, and such a copy of counts, on the host.
+        is_on_host = func is CAST and out.dtype == torch.long
+        if not is_on_host and func is not torch.ops.aten.lift_fresh.default:
             self.hold(out)
         self.operators.append((name, [tuple(t.shape) for t in tensors_of(out)]))
         self.live_bytes.append(self._now)
+        return out
+
+    def _run_ring(self, func: Any, args: Any, kwargs: Any) -> Any:
+        inner = Watched(self._device)
+        inner.hold(args)
+        before = inner._now
+        with inner:
+            out = run_ring(*args, **kwargs)
+        most = max(inner.live_bytes) - before
+        self.hold(out)
+        results = sum(block_bytes(t.untyped_storage().nbytes()) for t in out)
+        self.operators.append((str(func), [tuple(t.shape) for t in out]))
+        self.live_bytes.append(self._now + max(0, most - results))
         return out
 
 
@@ -167,16 +206,19 @@ class Rank:
     case: Case
     number: int
 
+    @functools.cached_property
+    def mesh(self) -> DeviceMesh:
+        sizes = tuple(self.case.mesh.values())
+        return init_device_mesh("cpu", sizes, mesh_dim_names=tuple(self.case.mesh))
+
     def model(self, plan: acplan.Plan | None) -> nn.Module:
-        case = self.case
-        mesh = init_device_mesh(
-            "cpu", tuple(case.mesh.values()), mesh_dim_names=tuple(case.mesh)
-        )
+        case, mesh = self.case, self.mesh
         torch.manual_seed(0)
         model = case.make()
-        is_tensor_parallel = "tp" in case.mesh
-        # Training splits products first, then applies the plan, then calls fully_shard.
-        before = case.functions[:1] if is_tensor_parallel else []
+        # Training splits products and experts first, then applies the plan, then calls
+        # fully_shard.
+        is_split = "tp" in case.mesh or "ep" in case.mesh
+        before = case.functions[:-1] or case.functions if is_split else []
         for function in before:
             function(model, mesh)
         if plan is not None:
@@ -185,22 +227,28 @@ class Rank:
             function(model, mesh)
         return model
 
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        # Lists of tensors are of one mesh.
+        has_one_mesh = "ep" not in self.case.mesh
+        return torch.optim.AdamW(model.parameters(), lr=0.01, foreach=has_one_mesh)
+
     def tokens(self) -> torch.Tensor:
-        # Ranks of one row of "tp" have the same tokens.
-        row = self.number // self.case.mesh.get("tp", 1)
+        # Ranks of one row of "tp" have the same tokens, and those of "cp" parts of the same.
+        mesh = self.case.mesh
+        row = self.number // (mesh.get("tp", 1) * mesh.get("cp", 1))
         numbers = torch.Generator().manual_seed(row)
-        return torch.randint(0, self.case.vocabulary, (4, 16), generator=numbers)
+        return torch.randint(0, self.case.vocabulary, (4, self.case.length), generator=numbers)
 
     def values(self, plan: acplan.Plan | None) -> list[torch.Tensor]:
         """Returns the losses and gradients of three steps with dropout."""
         model = self.model(plan)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=True)
+        optimizer = self.optimizer(model)
         torch.manual_seed(self.number)
-        values = []
+        values: list[torch.Tensor] = []
         for _ in range(3):
-            loss = loss_of(model, self.tokens())
-            loss.backward()
-            values.append(loss.detach())
+            tokens = self.tokens()
+            for k in range(self.microbatches):
+                self.run(model, tokens, k, values)
             values += [_local(p.grad).clone() for p in model.parameters()]
             optimizer.step()
             optimizer.zero_grad()
@@ -209,28 +257,58 @@ class Rank:
     def watched(self, plan: acplan.Plan | None) -> Watched:
         """Returns the third step of this process, up to its update."""
         model = self.model(plan)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=True)
+        optimizer = self.optimizer(model)
         tokens = self.tokens()
+        last = self.microbatches - 1
         for _ in range(2):
-            loss_of(model, tokens).backward()
+            for k in range(last + 1):
+                self.run(model, tokens, k)
             optimizer.step()
             optimizer.zero_grad()
+        for k in range(last):
+            self.run(model, tokens, k)
         watched = Watched("cpu")
-        tensors = [*model.parameters(), tokens]
+        tensors = [*model.parameters(), *model.buffers(), *whole_gradients(model), tokens]
+        tensors += [p.grad for p in model.parameters() if p.grad is not None]
         for state in optimizer.state.values():
             tensors += [value for value in state.values() if value.dim()]
         watched.hold(tensors)
         del tensors
         with watched.as_on_devices(), resizes_noted(watched.note_resize), watched:
-            loss_of(model, tokens).backward()
+            self.run(model, tokens, last)
         return watched
+
+    @property
+    def microbatches(self) -> int:
+        return int(self.case.options.get("accumulate", 1))
+
+    def run(
+        self,
+        model: nn.Module,
+        tokens: torch.Tensor,
+        number: int,
+        losses: list[torch.Tensor] | None = None,
+    ) -> None:
+        """Runs a microbatch, and adds its loss to `losses`."""
+        count = self.microbatches
+        microbatch = Microbatch(model, (tokens,), {}, self.mesh, number == count - 1)
+        context = self.case.options.get("microbatch_context", no_context)
+        with microbatch.context(context):
+            loss = loss_of(model, tokens)
+            if count > 1:
+                loss = loss / count
+            loss.backward()
+            if losses is not None:
+                losses.append(loss.detach())
+            del loss
 
     def on_fakes(self) -> list[tuple[str, list[tuple[int, ...]]]]:
         """Returns the operators of a rank without the others, up to the update."""
         training = training_step(self.case.make_on_meta, (self.tokens(),), self.options())
         with alone(), step_on_fakes(training) as (step, _):
             watched = Watched("cuda")
-            with watched:
+            step.run_earlier()
+            with watched, step.microbatch():
                 step.backward(step.loss())
             return watched.operators
 
@@ -246,6 +324,10 @@ class Rank:
             progress=False,
             **self.options(),
         )
+
+
+def no_context(_: Microbatch) -> None:
+    pass
 
 
 def _local(tensor: Any) -> torch.Tensor:
@@ -281,6 +363,20 @@ def check_operators(rank: Rank) -> str:
     names = [o["name"] for o in operators if not o["name"].startswith("profiler.")]
     assert [name for name, _ in real] == names
     return f"{len(real)} operators"
+
+
+def check_parallel_already(rank: Rank) -> str:
+    """Traces the model of this process, in its real groups. The model trains on afterwards."""
+    model = rank.model(None)
+    options = {k: v for k, v in rank.options().items() if k not in _OF_MESHES}
+    trace = acplan.trace(model, rank.tokens(), workspaces=False, progress=False, **options)
+    one, other = trace.data, rank.trace.data
+    assert one.keys() == other.keys()
+    # Units may be around another model.
+    names = [name for name in one if one[name] != other[name] and name != "parallel"]
+    assert not names, names
+    rank.run(model, rank.tokens(), 0)
+    return f"{len(one['operators'])} operators"
 
 
 def check_bytes(rank: Rank) -> str:
@@ -326,6 +422,7 @@ CHECKS: dict[str, Callable[[Rank], str]] = {
     "values": check_values,
     "operators": check_operators,
     "bytes": check_bytes,
+    "parallel already": check_parallel_already,
     "another plan": check_disagreement,
 }
 
@@ -334,6 +431,7 @@ def run(number: int, folder: str, world_size: int, names: list[str], checks: lis
     """Writes, by case and check, what was compared. `names`: the cases; if empty, all. A check
     that fails ends the process, and by that all others, which would wait for it."""
     torch.set_num_threads(1)
+    watch_ring_attention()
     warnings.simplefilter("ignore")
     dist.init_process_group(
         "gloo",
@@ -350,7 +448,11 @@ def run(number: int, folder: str, world_size: int, names: list[str], checks: lis
         of_case = results.setdefault(case.name, {})
         rank = Rank(case, number)
         for name in checks:
-            with loss_parallel() if case.loss_is_split else contextlib.nullcontext():
+            is_loss_split, on_cpu = case.loss_is_split, "cp" in case.mesh
+            with (
+                loss_parallel() if is_loss_split else contextlib.nullcontext(),
+                kernels_on_cpu() if on_cpu else contextlib.nullcontext(),
+            ):
                 of_case[name] = CHECKS[name](rank)
             dist.barrier()
     pathlib.Path(folder, f"{number}.json").write_text(json.dumps(results))

@@ -195,7 +195,8 @@ class _Run:
                         step, model=model, args=inputs[0], kwargs=inputs[1]
                     )
                     is_last = microbatch + 1 == step.accumulate
-                    with nullcontext() if is_last or self.ddp is None else model.no_sync():
+                    no_sync = nullcontext() if is_last or self.ddp is None else model.no_sync()
+                    with no_sync, now.microbatch(is_last):
                         now.backward(now.loss())
                 now.update(self.optimizer)
                 del now

@@ -3,27 +3,40 @@
 import contextlib
 import dataclasses
 import functools
+import math
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, OffloadPolicy
 from torch.distributed.tensor.parallel import loss_parallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import acplan
 from acplan._step.training_step import TrainingStep, training_step
-from parallel_models import CASES, Case
+from parallel_attention import context_cases
+from parallel_experts import expert_cases
+from parallel_models import CASES, Case, loss_of, sharded, tensor_parallel
 from run_events import difference, predicted_requests, real_requests
 
-_BY_NAME = {case.name: case for case in CASES}
+_BY_NAME = {case.name: case for case in (*CASES, *context_cases(2), *expert_cases(2))}
 _TOKENS = torch.zeros(4, 16, dtype=torch.long)
+
+
+def tokens_of(case: Case) -> torch.Tensor:
+    return torch.zeros(4, case.length, dtype=torch.long)
 
 
 @functools.cache
 def _trace(name: str) -> acplan.Trace:
     case = _BY_NAME[name]
     with loss_parallel() if case.loss_is_split else contextlib.nullcontext():
-        return acplan.trace(case.make_on_meta, _TOKENS, progress=False, **case.arguments)
+        tokens = tokens_of(case)
+        return acplan.trace(case.make_on_meta, tokens, progress=False, **case.arguments)
 
 
 def step_with(
@@ -41,14 +54,24 @@ def step_with(
     return dataclasses.replace(training, parallelize=functions)
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "fsdp x tp", "tp, sequence, loss"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bfloat16",
+        "fsdp x tp",
+        "tp, sequence, loss",
+        "synchronised last",
+        "cp, all-to-all",
+        "fsdp x ep, uneven counts",
+    ],
+)
 def test_memory_with_a_plan_is_that_of_the_sharded_model(name: str) -> None:
     case, trace = _BY_NAME[name], _trace(name)
     with loss_parallel() if case.loss_is_split else contextlib.nullcontext():
         plan = acplan.plan(trace, "min")
         assert plan.modules and plan.peak_bytes < trace.peak_bytes
         verification = acplan.verify(
-            case.make_on_meta, plan, _TOKENS, trace=trace, **case.arguments
+            case.make_on_meta, plan, tokens_of(case), trace=trace, **case.arguments
         )
     assert verification.first_difference() is None
     assert not dist.is_initialized()
@@ -65,6 +88,63 @@ def test_requests_to_the_allocator_are_those_of_the_sharded_model() -> None:
         real = real_requests(step_with(case, trace, one, _TOKENS))
         assert {request.stream for request in real} == {0, 1, 3}
         assert not difference(real, predicted_requests(trace, one))
+
+
+@contextlib.contextmanager
+def _parallel_already(case: Case, policy: OffloadPolicy) -> Iterator[nn.Module]:
+    """Yields a model that its user has made parallel, in a fake group."""
+    shape, names = tuple(case.mesh.values()), tuple(case.mesh)
+    size = math.prod(shape)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+    model = case.make()
+    tensor_parallel()(model, mesh)
+    sharded("replicate", "dp", offload_policy=policy)(model, mesh)
+    try:
+        yield model
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_model_that_is_parallel_already_is_traced_as_it_is() -> None:
+    case, trace = _BY_NAME["hsdp x tp"], _trace("hsdp x tp")
+    with _parallel_already(case, OffloadPolicy()) as model:
+        loss_of(model, _TOKENS).backward()
+        model.zero_grad()
+        options: Any = {"forward_fn": loss_of, "progress": False}
+        own = acplan.trace(model, _TOKENS, **options)
+        assert own.data | {"parallel": 0} == trace.data | {"parallel": 0}
+        assert own.data["parallel"] == {"mesh": case.mesh, "rank": 0}
+        plan = acplan.plan(own, "min")
+        verification = acplan.verify(model, plan, _TOKENS, trace=own, forward_fn=loss_of)
+        assert plan.modules and verification.first_difference() is None
+        loss_of(model, _TOKENS).backward()
+
+
+def test_offload_of_fully_shard_is_refused() -> None:
+    case, refused = _BY_NAME["hsdp x tp"], "model: the CPU offload of fully_shard"
+    options: Any = {"forward_fn": loss_of, "progress": False}
+    with (
+        _parallel_already(case, CPUOffloadPolicy(pin_memory=False)) as model,
+        pytest.raises(acplan.AcplanError, match=refused),
+    ):
+        acplan.trace(model, _TOKENS, **options)
+    options |= {
+        "mesh": {"dp": 4},
+        "parallelize": sharded("dp", offload_policy=CPUOffloadPolicy()),
+    }
+    with pytest.raises(acplan.AcplanError, match=refused):
+        acplan.trace(case.make, _TOKENS, **options)
+
+
+def test_fsdp1_is_refused() -> None:
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        model = FullyShardedDataParallel(nn.Linear(4, 4), device_id=torch.device("cpu"))
+        with pytest.raises(acplan.AcplanError, match="FSDP1"):
+            acplan.trace(model, torch.zeros(2, 4), progress=False)
+    finally:
+        dist.destroy_process_group()
 
 
 def test_a_trace_has_the_rank_s_own_operators_and_bytes() -> None:
@@ -118,6 +198,9 @@ def test_no_unit_is_around_a_sharded_module() -> None:
         ({"rank": 4}, "rank: expected less than 4, the size of the mesh, found 4"),
         ({"parallelize": [3]}, "parallelize: expected a function of the model and the mesh"),
         ({"values": "real"}, "values: expected a model on one device"),
+        ({"expert_shares": [1, -1]}, "expert_shares: expected a list of the relative numbers"),
+        ({"microbatch_context": 3}, "microbatch_context: expected a function of an acplan."),
+        ({"microbatch_context": id}, "microbatch_context: expected it to return a context"),
     ],
 )
 def test_wrong_options_are_refused_in_one_line(
@@ -129,6 +212,27 @@ def test_wrong_options_are_refused_in_one_line(
         acplan.trace(case.make_on_meta, _TOKENS, progress=False, **arguments)
     assert str(refused.value).startswith(message)
     assert "\n" not in str(refused.value)
+
+
+def test_ring_attention_is_one_operator_with_the_memory_and_the_time_of_all_in_it() -> None:
+    trace = _trace("cp, all-to-all")
+    places = [
+        place
+        for place, operator in enumerate(trace.data["operators"])
+        if operator["name"] == "acplan.ring_attention.default"
+    ]
+    assert len(places) == 2 and places[1] < trace.data["forward_end"]
+    assert trace.data["operators"][places[0]]["runtime_ms"] > 0
+    # The parts of another rank come beside this rank's own: keys and values, 4 x 64 x 32.
+    live = trace.live_bytes
+    assert live[places[0]] - live[places[0] - 1] > 2 * 4 * 64 * 32 * 4
+
+
+def test_tokens_go_to_experts_by_shares() -> None:
+    """The first of two ranks, with half of the experts, gets three quarters of the tokens."""
+    with_more = _trace("fsdp x ep, uneven counts")
+    assert with_more.peak_bytes > _trace("fsdp x ep").peak_bytes
+    assert any("expert_shares" in note for note in with_more.data["notes"])
 
 
 def test_a_rank_is_not_divided_again() -> None:

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from acplan._apply.tape import (
     Tape,
 )
+from acplan._base.ring_attention import watch_ring_attention
 from acplan._base.sharding import watch_propagation
 from acplan._base.triton_kernels import watch_launches
 
@@ -71,6 +72,7 @@ class Mode(TorchDispatchMode):
             ]
         watch_launches()
         watch_propagation()
+        watch_ring_attention()
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 

@@ -20,4 +20,8 @@ Replaced in PyTorch and Triton (_base/patching.py says how to read the list):
     torch.distributed.tensor._sharding_prop.ShardingPropagator._propagate_tensor_meta_non_cached
         sharding.py, watch_propagation: modes do not see operators that only compute shapes. It
         stays replaced until the process ends.
+    torch.distributed.tensor.experimental._context_parallel._attention._templated_ring_attention
+        ring_attention.py, watch_ring_attention: modes see ring attention as one operator. It
+        stays replaced until the process ends. Private, from 2.9 on; up to 2.8 in
+        torch.distributed.tensor.experimental._attention.
 """

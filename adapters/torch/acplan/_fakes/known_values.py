@@ -23,17 +23,18 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
-from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map
 
 from acplan._base.errors import AcplanError
 from acplan._base.interrupts import give_way
-from acplan._base.operators import COMMUNICATING, HANDS_OUT, OF_WAITING
+from acplan._base.operators import COMMUNICATING, OF_WAITING
 from acplan._base.tensors import tensors_of
 from acplan._base.triton_kernels import is_launch
 from acplan._fakes.branches import line_of_error
 from acplan._fakes.followed_numbers import Following, UnknownValue, followed
+from acplan._fakes.other_ranks import OtherRanks
+from acplan._fakes.routing import Routing
 from acplan._fakes.sparse_fakes import SparseFakes, asks_of_sparse, concerns_sparse
 from acplan._fakes.tensor_values import (
     DISCRETE,
@@ -83,6 +84,7 @@ class ValuedFakeTensorMode(FakeTensorMode):
         super().__init__(allow_non_fake_inputs=True)
         self._answers = device
         self._is_inside = False
+        self.ranks = OtherRanks()
 
     def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> Any:
         """Returns the length of a jagged dimension: a number of its own, as real tensors
@@ -105,7 +107,7 @@ class ValuedFakeTensorMode(FakeTensorMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func in OF_WAITING:
-            return _not_waited(func, args[0])
+            return self.ranks.wait(func, args[0])
         if _can_end_at(func):
             give_way()
         if self._is_inside or not isinstance(func, torch._ops.OpOverload):
@@ -135,6 +137,7 @@ class ValuedFakeTensorMode(FakeTensorMode):
             return out
         finally:
             self._is_inside = False
+        self.ranks.begin(func, args, kwargs, out)
         if func in _FILLED:
             if not has_unknown and all(map(self.has_room_for, tensors_of(out))):
                 _attach_fill(out, _fill_of(func, args, kwargs))
@@ -142,7 +145,7 @@ class ValuedFakeTensorMode(FakeTensorMode):
         fits = is_known and all(map(self.has_room_for, tensors_of(out)))
         value = self.computed(func, args, kwargs, out) if fits else UNKNOWN
         if value is UNKNOWN:
-            value = _of_finite_numbers(func, args, out)
+            value = _assumed(self.ranks.routing, func, args, kwargs, out)
         _attach(out, value)
         if value is UNKNOWN:
             forget_written(func, args, kwargs)
@@ -229,8 +232,7 @@ class ValuedFakeTensorMode(FakeTensorMode):
                 indices = [i for group in places for i in group or ()]
                 return self._faked(func, types, (args[0], indices), {})
         if func is _aten.masked_select.default:
-            mask = value_of(args[1])
-            if mask is not None:
+            if (mask := value_of(args[1])) is not None:
                 shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
                 with no_dispatch():
                     count = int(mask.expand(shape).sum())
@@ -267,23 +269,16 @@ class ValuedFakeTensorMode(FakeTensorMode):
     def _fake_like(self, value: Any, device: torch.device) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        fake = self._faked(
+        return self._faked(
             _aten.empty_strided.default,
             (),
             (list(value.shape), list(value.stride())),
             {"dtype": value.dtype, "device": device},
         )
-        return fake
 
 
 # Operators that return numbers of Python.
 _GIVING = frozenset({_aten._local_scalar_dense.default, _aten.equal.default})
-
-
-def _not_waited(func: Any, tensor: torch.Tensor) -> torch.Tensor:
-    """Returns what the operators around waiting return in training. The results of PyTorch's
-    fakes are tensors of their own, for which nothing waits."""
-    return AsyncCollectiveTensor(tensor) if func is HANDS_OUT else tensor
 
 
 def _given_unknown(func: Any, args: Sequence[Any]) -> Any:
@@ -387,9 +382,17 @@ def _computed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Returns an operator's result for the values of its tensors."""
     with no_dispatch():
         try:
+            if func is _aten.histc.default and args[0].dtype in DISCRETE:
+                return _histogram(_on_cpu(args[0]), *args[1:], **kwargs)
             return func(*tree_map(_on_cpu, args), **tree_map(_on_cpu, dict(kwargs)))
         except (RuntimeError, IndexError, TypeError, ValueError):
             return UNKNOWN  # the CPU has no such operator
+
+
+def _histogram(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Returns the histogram of whole numbers, which the CPU has of fractions alone."""
+    counts: torch.Tensor = _aten.histc.default(tensor.double(), *args, **kwargs)
+    return counts.to(tensor.dtype)
 
 
 def _on_cpu(leaf: Any) -> Any:
@@ -400,6 +403,18 @@ def _on_cpu(leaf: Any) -> Any:
     if isinstance(leaf, torch.device) and leaf.type != "meta":
         return torch.device("cpu")
     return leaf
+
+
+def _assumed(
+    routing: Routing | None,
+    func: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    out: Any,
+) -> Any:
+    """Returns the results that follow from assumptions on values that are not computed."""
+    value = None if routing is None else routing.values(func, args, kwargs, out)
+    return _of_finite_numbers(func, args, out) if value is None else value
 
 
 def _of_finite_numbers(func: Any, args: Sequence[Any], out: Any) -> Any:

@@ -29,6 +29,9 @@ Replaced in PyTorch and DeepSpeed (_base/patching.py says how to read the list):
     torch.distributed.distributed_c10d._world, private
         parallel.py, Parallel.group_made: the rank's process groups are apart from those of the
         process.
+    torch.distributed.device_mesh.DeviceMesh.device_type
+        parallel_already.py, own_groups: the meshes of a model that is parallel already are of
+        the device of its fake tensors.
     torch.distributed.tensor._random._rng_tracker, private
         parallel.py, Parallel.group_made: DTensor's random numbers are the rank's own.
     torch.distributed._functional_collectives._are_we_tracing, private, from 2.7 on

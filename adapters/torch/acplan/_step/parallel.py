@@ -17,6 +17,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional_collectives
 import torch.distributed.distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.utils._python_dispatch import _disable_current_modes
 
 from acplan._base.arguments import whole_number
@@ -32,6 +33,9 @@ Parallelize = Shard | Sequence[Shard]
 
 # Names of groups are these numbers and those after them; a program's own are small.
 _FIRST_NAME = 1_000_000
+# The operator of CPUOffloadPolicy, of which PyTorch has no fake.
+_PINS = "aten._pin_memory.default"
+_OFFLOADS = "model: the CPU offload of fully_shard is not traced"
 _TABLES = (
     "pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "tags_to_pg", "pg_to_tag",
 )  # fmt: skip
@@ -89,7 +93,7 @@ class Parallel:
     @contextlib.contextmanager
     def group_made(self) -> Iterator[DeviceMesh]:
         """Makes the process group of the rank within the block. Yields the mesh."""
-        with fake_streams(), _own_world(), _without_shardings(), _not_tracing():
+        with fake_streams(), _own_world(), without_shardings(), not_tracing():
             with _disable_current_modes():
                 # Earlier versions of PyTorch register the backend with this module.
                 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -104,12 +108,18 @@ class Parallel:
     def shard(self, model: torch.nn.Module, mesh: DeviceMesh) -> None:
         """Shards a model on fake tensors."""
         for function in self.functions:
-            result = function(model, mesh)
+            try:
+                result = function(model, mesh)
+            except AssertionError as error:
+                if _PINS not in str(error):
+                    raise
+                raise AcplanError(_OFFLOADS) from error
             if result is not None and result is not model:
                 raise AcplanError(
                     "parallelize: expected the model itself, sharded in place, found "
                     f"{type(result).__name__}"
                 )
+        require_traceable(model)
 
     def with_plan(
         self, apply: Callable[[torch.nn.Module], object], is_first: bool
@@ -137,18 +147,48 @@ def _is_sharded_by_fsdp_alone(model: torch.nn.Module) -> bool:
         group
         for module in model.modules()
         if isinstance(module, FSDPModule)
-        for group in _groups_of(module)
+        for group in groups_of(module)
     ]
     return bool(groups) and not any(p.is_dtensor for g in groups for p in g.fsdp_params)
 
 
-def _groups_of(module: FSDPModule) -> list[Any]:
+def groups_of(module: FSDPModule) -> list[Any]:
     """Returns the groups of parameters that a module gathers. Earlier versions of PyTorch have
     one at most."""
     state: Any = module._get_fsdp_state()
     if hasattr(state, "_fsdp_param_groups"):
         return [*state._fsdp_param_groups]
     return [state._fsdp_param_group] if state._fsdp_param_group else []
+
+
+def require_traceable(model: torch.nn.Module) -> None:
+    """Refuses ways of being parallel that fake tensors do not show as they are."""
+    for module in model.modules():
+        if isinstance(module, FullyShardedDataParallel):
+            raise AcplanError(
+                "model: FullyShardedDataParallel (FSDP1) is not traced: shard by fully_shard"
+            )
+        if isinstance(module, FSDPModule) and any(
+            p.offload_to_cpu for group in groups_of(module) for p in group.fsdp_params
+        ):
+            raise AcplanError(_OFFLOADS)
+
+
+def whole_gradients(model: torch.nn.Module) -> list[torch.Tensor]:
+    """Returns the gradients of whole parameters that FSDP keeps, as it does after microbatches
+    that are not synchronised."""
+    gradients = [
+        gradient
+        for module in model.modules()
+        if isinstance(module, FSDPModule)
+        for group in groups_of(module)
+        for p in group.fsdp_params
+        for gradient in (
+            getattr(getattr(p, "_unsharded_param", None), "grad", None),
+            p.unsharded_accumulated_grad,
+        )
+    ]
+    return [gradient for gradient in gradients if gradient is not None]
 
 
 def model_of_rank(model: Any, parallel: Parallel | None) -> Any:
@@ -189,7 +229,7 @@ def _own_world() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _not_tracing() -> Iterator[None]:
+def not_tracing() -> Iterator[None]:
     """Lets torch.distributed run within the block what it runs in training: on fake tensors it
     would wait for each collective at once, as compiled code does."""
     plain = getattr(functional_collectives, "_are_we_tracing", None)
@@ -202,7 +242,7 @@ def _not_tracing() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _without_shardings() -> Iterator[None]:
+def without_shardings() -> Iterator[None]:
     """Forgets, after the block, the shardings that DTensor has worked out in it: they hold the
     mesh, and would be used for an equal mesh of other processes. Random numbers begin anew."""
     from torch.distributed.tensor import DTensor, _random, debug

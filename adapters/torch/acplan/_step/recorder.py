@@ -17,15 +17,17 @@ from acplan._base.operators import (
     written_by,
 )
 from acplan._base.patching import replaced_here
+from acplan._base.ring_attention import ring_attention, run_ring, watch_ring_attention
 from acplan._base.sharding import watch_propagation
 from acplan._base.source_lines import SourceLines
 from acplan._base.stand_ins import is_run_inside
-from acplan._base.tensors import tensors_of
+from acplan._base.tensors import block_bytes, tensors_of
 from acplan._base.triton_kernels import is_launch
 from acplan._device.collective_times import is_collective
 from acplan._device.devices import Device, OperatorRun
 from acplan._device.workspaces import is_product, persistent_bytes, workspace_bytes
 from acplan._fakes.value_readers import readers
+from acplan._files.trace_file import live_bytes
 from acplan._step.inner_passes import current_pass
 from acplan._step.records import Operator, Storage
 from acplan._step.step_log import StepLog
@@ -64,6 +66,7 @@ class Recorder(TorchDispatchMode):
 
     def __enter__(self) -> "Recorder":
         watch_propagation()
+        watch_ring_attention()
         readers.append(self._note_read)
         self._undo.enter_context(resizes_noted(self.log))
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -118,9 +121,27 @@ class Recorder(TorchDispatchMode):
             return NotImplemented
         kwargs = kwargs or {}
         is_unseen = self.log.is_quiet or is_of_nothing(func, args)
+        if not is_unseen and func is ring_attention():
+            return self._run_ring(func, args, kwargs)
         out = func(*args, **kwargs)
         if not is_unseen:
             self._record(func, args, kwargs, out)
+        return out
+
+    def _run_ring(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs ring attention, and records it with the time of all that runs in it, and with
+        the most memory that is in use meanwhile."""
+        inner = Recorder(self._device, kernels=self._kernels)
+        with inner:
+            out = run_ring(*args, **kwargs)
+        storages = [s for s in inner.log.storages if s.born >= 0 and s.on_device]
+        lives = live_bytes([(s.born, s.freed, s.bytes) for s in storages], inner.log.now)
+        results = [t.untyped_storage() for t in out if t.device.type == "cuda"]
+        self._add_workspace(
+            max(lives, default=0) - sum(block_bytes(result.nbytes()) for result in results)
+        )
+        self._record(func, args, kwargs, out)
+        self.log.operators[-1].runtime_ms = sum(o.runtime_ms for o in inner.log.operators)
         return out
 
     def _record(
@@ -181,7 +202,7 @@ class Recorder(TorchDispatchMode):
 
     def _add_workspace(self, size: int) -> None:
         """Adds memory that lives while the current operator runs."""
-        if size:
+        if size > 0:
             now = self.log.now
             self.log.storages.append(Storage(size, now, True, now + 1, "temporary"))
 

@@ -12,6 +12,7 @@ from acplan._base.tensors import tensors_in
 from acplan._files.trace_file import live_bytes
 from acplan._step.model_tensors import ModelTensors
 from acplan._step.module_calls import ModuleCalls
+from acplan._step.parallel import whole_gradients
 from acplan._step.recorder import Recorder
 from acplan._step.step import Step
 from acplan._step.step_log import StepLog
@@ -44,6 +45,7 @@ def _register(recorder: Recorder, step: Step, optimizer: torch.optim.Optimizer) 
     add((step.args, step.kwargs, step.held_tensors), "input")
     for parameter in step.model.parameters():
         add(parameter.grad, "gradient")
+    add(whole_gradients(step.model), "gradient")
     for state in (*optimizer.state.values(), step.states()):
         add(state, "optimizer")
     for storage in _attributes(log, step.model):
@@ -76,18 +78,19 @@ def run_step(
         own = [_own_storages(log, module) for module in step.model.modules()]
         tensors = ModelTensors(log, step.model)
         is_whole = step.forward_fn is not None
-        with contextlib.ExitStack() as watching:
-            if saved_hooks:
-                modules = step.model.modules()
-                watching.enter_context(calls.watched(modules, but_root=is_whole))
-                watching.enter_context(saved_hooks)
-                if is_whole:
-                    watching.enter_context(calls.root_called())
-            loss = step.loss()
-        log.is_forward = False
-        forward_end = log.now
-        step.backward(loss)
-        del loss
+        with step.microbatch():
+            with contextlib.ExitStack() as watching:
+                if saved_hooks:
+                    modules = step.model.modules()
+                    watching.enter_context(calls.watched(modules, but_root=is_whole))
+                    watching.enter_context(saved_hooks)
+                    if is_whole:
+                        watching.enter_context(calls.root_called())
+                loss = step.loss()
+            log.is_forward = False
+            forward_end = log.now
+            step.backward(loss)
+            del loss
         calls.ignore_gradients()
         backward_end = log.now
         gradients = frozenset(log.storages_of([p.grad for p in step.model.parameters()]))

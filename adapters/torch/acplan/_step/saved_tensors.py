@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.tensor import DTensor
 
 from acplan._base.stand_ins import Shape, Turned, is_run_inside, shape_of
 from acplan._base.tensors import is_sparse
@@ -145,8 +146,9 @@ def _remade(tensor: torch.Tensor) -> _Remade | None:
         return None
     names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
     inner = {name: getattr(tensor, name) for name in names}
-    # Jagged tensors are known to have one shape by their offsets.
-    fixed = {name: part for name, part in inner.items() if not _is_made_again(part)}
+    # Jagged tensors are known to have one shape by their offsets, which therefore stay.
+    is_shard = isinstance(tensor, DTensor)
+    fixed = {name: part for name, part in inner.items() if not _is_made_again(part, is_shard)}
     size, stride = tensor.size(), tensor.stride()
     unflatten = type(tensor).__tensor_unflatten__  # type: ignore[attr-defined]
 
@@ -161,5 +163,5 @@ def _remade(tensor: torch.Tensor) -> _Remade | None:
     return remake
 
 
-def _is_made_again(part: object) -> bool:
-    return isinstance(part, torch.Tensor) and part.is_floating_point()
+def _is_made_again(part: object, is_shard: bool) -> bool:
+    return isinstance(part, torch.Tensor) and (is_shard or part.is_floating_point())

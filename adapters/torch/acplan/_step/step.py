@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     UnsupportedOperatorException,
 )
+from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._python_dispatch import _disable_current_modes
 
 from acplan._base.errors import AcplanError, DependsOnValues
@@ -45,10 +46,14 @@ from acplan._fakes.restored_state import (
     tensors_beside,
     without_saved_hooks,
 )
+from acplan._fakes.routing import Routing
 from acplan._fakes.sparse_fakes import fake_of_sparse
 from acplan._fakes.value_readers import as_in_training
 from acplan._step.autocast import Autocast, autocast_as_it_was, autocast_of
+from acplan._step.microbatches import NOTE_ON_EARLIER, Microbatch, MicrobatchContext
 from acplan._step.optimizers import make_optimizer
+from acplan._step.parallel import require_traceable
+from acplan._step.parallel_already import mesh_of, own_groups
 from acplan._step.step_errors import told_with_line
 from acplan._step.training_step import ForwardFn, LossFn, TrainingStep
 from acplan._step.update import Updating, fakes_as_plain_tensors
@@ -56,6 +61,10 @@ from acplan._step.update import Updating, fakes_as_plain_tensors
 _LAST = (
     "if a step has several backward passes, leave the last one to acplan: return its loss "
     "before loss.backward()"
+)
+_NOTE_ON_EXPERTS = (
+    "choices of experts are not computed: their tokens are those of expert_shares, or else "
+    "equal ones"
 )
 _FREED = "through the graph a second time"
 
@@ -78,6 +87,8 @@ class Step:
     held_tensors: list[torch.Tensor] = dataclasses.field(default_factory=list)
     # The ids of parameters that require a gradient before the step.
     trained: frozenset[int] = frozenset()
+    microbatch_context: MicrobatchContext | None = None
+    mesh: DeviceMesh | None = None
 
     def loss(self) -> torch.Tensor:
         """Returns the loss from which backward begins."""
@@ -95,7 +106,15 @@ class Step:
     def run_earlier(self) -> None:
         """Runs the microbatches before the last one, as far as they leave gradients."""
         if self.accumulate > 1:
-            self.backward(self.loss())
+            with self.microbatch(is_last=False):
+                self.backward(self.loss())
+
+    def microbatch(self, is_last: bool = True) -> contextlib.AbstractContextManager[object]:
+        """Lets the block, a forward and a backward pass, run in the user's context."""
+        if self.microbatch_context is None:
+            return contextlib.nullcontext()
+        microbatch = Microbatch(self.model, self.args, self.kwargs, self.mesh, is_last)
+        return microbatch.context(self.microbatch_context)
 
     def states(self) -> list[torch.Tensor]:
         """Returns the tensors that the update keeps from step to step, except the
@@ -116,7 +135,8 @@ class Step:
     def run(self, optimizer: torch.optim.Optimizer) -> None:
         """Runs an iteration."""
         self.run_earlier()
-        self.backward(self.loss())
+        with self.microbatch():
+            self.backward(self.loss())
         self.update(optimizer)
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -212,6 +232,8 @@ def step_on_fakes(
             mode = ValuedFakeTensorMode(answers)
             if real is not None:
                 mode = RealValuesMode(answers, real, training.capacity, tick)
+            if training.parallel is not None or mesh_of(training.model) is not None:
+                mode.ranks.routing = Routing(training.expert_shares)
             session.begin()
             with contextlib.ExitStack() as stack:
                 assumed = _enter_fakes(stack, device, session, mode)
@@ -256,15 +278,18 @@ def _enter_fakes(
 
 
 @contextlib.contextmanager
-def _rank_of(training: TrainingStep) -> Iterator[None]:
-    """Shards the model, which is on fake tensors, within the block if it is parallel."""
+def _rank_of(training: TrainingStep) -> Iterator[DeviceMesh | None]:
+    """Shards the model, which is on fake tensors, within the block if it is parallel. Yields
+    its mesh."""
     parallel = training.parallel
     if parallel is None:
-        yield
+        mesh = mesh_of(training.model)
+        with contextlib.nullcontext() if mesh is None else own_groups(training.model):
+            yield mesh
         return
     with parallel.group_made() as mesh:
         parallel.shard(training.model, mesh)
-        yield
+        yield mesh
 
 
 @contextlib.contextmanager
@@ -272,6 +297,7 @@ def _run_on_fakes(
     training: TrainingStep, session: Following, mode: ValuedFakeTensorMode, assumed: Assumed
 ) -> Iterator[tuple[Step, torch.optim.Optimizer]]:
     model = training.model
+    require_traceable(model)
     beginning = Beginning(mode) if isinstance(mode, RealValuesMode) else None
     functions = FunctionsGiven(
         model,
@@ -280,7 +306,7 @@ def _run_on_fakes(
     with (
         functions.state_kept(),
         _faked(model, mode, training.param_dtype, beginning) as fake,
-        _rank_of(training),
+        _rank_of(training) as mesh,
     ):
         user_inputs = (training.args, training.kwargs)
         held_tensors = functions.move_modules(fake)
@@ -301,9 +327,16 @@ def _run_on_fakes(
                 beginning=beginning,
                 held_tensors=held_tensors,
                 trained=frozenset(id(p) for p in model.parameters() if p.requires_grad),
+                microbatch_context=training.microbatch_context,
+                mesh=mesh,
             )
             held_tensors += _first_run(step, optimizer, functions, fake)
             notes = _notes_of_history(step, optimizer, session)
+            if step.microbatch_context is not None and step.accumulate > 1:
+                notes += (NOTE_ON_EARLIER,)
+            routing = mode.ranks.routing
+            if routing is not None and routing.is_used:
+                notes += (_NOTE_ON_EXPERTS,)
             yield dataclasses.replace(step, notes=notes), optimizer
             session.require_none_failed()
         except Exception as error:

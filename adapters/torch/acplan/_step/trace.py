@@ -2,7 +2,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,12 +22,15 @@ from acplan._fakes.real_values import (
     about_real_values,
     require_values,
 )
+from acplan._fakes.routing import require_shares
 from acplan._fakes.row_capacity import require_capacity
 from acplan._files.trace_file import INPUTS, PARALLEL, Capacity, Trace
 from acplan._step.autocast import AutocastLike
 from acplan._step.checkpointing_off import without_checkpointing
+from acplan._step.microbatches import MicrobatchContext
 from acplan._step.optimizers import OptimizerLike
 from acplan._step.parallel import Parallel, Parallelize, model_of_rank
+from acplan._step.parallel_already import parallel_data
 from acplan._step.recorder import Recorder
 from acplan._step.run_step import (
     AROUND_STEPS,
@@ -57,6 +60,7 @@ def trace(
     device: str | Device = "a100",
     autocast: AutocastLike = None,
     accumulate: int = 1,
+    microbatch_context: MicrobatchContext | None = None,
     clip_grad_norm: float | None = None,
     clip_grad_value: float | None = None,
     grad_scaler: bool = False,
@@ -69,6 +73,7 @@ def trace(
     mesh: Mapping[str, int] | None = None,
     parallelize: Parallelize | None = None,
     rank: int | None = None,
+    expert_shares: Sequence[float] | None = None,
     progress: bool | None = None,
     **kwargs: Any,
 ) -> Trace:
@@ -97,6 +102,9 @@ def trace(
     accumulate:  the number of microbatches of an iteration, each of them `args` and `kwargs`.
                  The last one is traced, with the gradients of those before, and the update;
                  run-times are those of a microbatch, and the update's share of it.
+    microbatch_context: a function of an acplan.Microbatch that returns the context manager in
+                 which its forward and its backward pass run, such as context_parallel; or that
+                 prepares the model for it and returns None: set_requires_gradient_sync.
     clip_grad_norm, clip_grad_value: the limits to which gradients are clipped, as
                  torch.nn.utils.clip_grad_norm_ and clip_grad_value_ do.
     grad_scaler: the loss is scaled by a torch.amp.GradScaler.
@@ -125,6 +133,8 @@ def trace(
                  which the last calls fully_shard: a plan is applied before that one.
     rank:        the rank that is traced; by default 0, which holds at least as much as any
                  other if a dimension does not divide evenly.
+    expert_shares: the relative numbers of tokens that go to each expert of a parallel model, by
+                 default equal ones: a trace of a rank does not compute choices by `topk`.
     progress:    shows a bar beyond two seconds, if tqdm is installed; by default if somebody
                  watches, on a terminal or in a notebook.
     """
@@ -132,8 +142,8 @@ def trace(
     module: torch.nn.Module = model_of_rank(model, parallel)
     training = TrainingStep(
         module, args, kwargs, loss_fn, forward_fn, param_dtype, optimizer, autocast, accumulate,
-        clip_grad_norm, clip_grad_value, grad_scaler, ema, step_fn, values, capacity, mesh,
-        parallelize, rank,
+        microbatch_context, clip_grad_norm, clip_grad_value, grad_scaler, ema, step_fn, values,
+        capacity, mesh, parallelize, rank, expert_shares,
     )  # fmt: skip
     _require_options(training)
     target = measured_device() if device == "cuda" else find_device(device)
@@ -161,6 +171,7 @@ def _shapes(
 def _require_options(training: TrainingStep) -> None:
     require_module(training.model)
     require_capacity(training.capacity)
+    require_shares(training.expert_shares)
     if training.values not in VALUES:
         raise AcplanError(
             f"values: expected one of {', '.join(VALUES)}, found {training.values!r}"
@@ -172,6 +183,7 @@ def _require_options(training: TrainingStep) -> None:
         )
     require_function(training.loss_fn, "loss_fn", "the model's output")
     require_function(training.forward_fn, "forward_fn", "the model and its arguments")
+    require_function(training.microbatch_context, "microbatch_context", "an acplan.Microbatch")
     _ = training.update  # refuses wrong options
 
 
@@ -254,4 +266,6 @@ class _Recording:
         data = trace_data(step, self.device, Recorded(full, scopes, marks, recasts))
         if (parallel := self.training.parallel) is not None:
             data[PARALLEL] = parallel.data(step.model)
+        elif step.mesh is not None:
+            data[PARALLEL] = parallel_data(step.mesh)
         return Trace(data if sources is None else data | {"sources": sources.table()})

@@ -4,7 +4,7 @@ import dataclasses
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ import torch
 from acplan._base.errors import AcplanError
 from acplan._files.trace_file import Capacity
 from acplan._step.autocast import AutocastLike
+from acplan._step.microbatches import MicrobatchContext
 from acplan._step.optimizers import OptimizerLike
 from acplan._step.parallel import Parallel, Parallelize, model_of_rank
 from acplan._step.update import StepFn, Update
@@ -35,6 +36,7 @@ class TrainingStep:
     optimizer: OptimizerLike = None
     autocast: AutocastLike = None
     accumulate: int = 1
+    microbatch_context: MicrobatchContext | None = None
     clip_grad_norm: float | None = None
     clip_grad_value: float | None = None
     grad_scaler: bool = False
@@ -45,6 +47,7 @@ class TrainingStep:
     mesh: Mapping[str, int] | None = None
     parallelize: Parallelize | None = None
     rank: int | None = None
+    expert_shares: Sequence[float] | None = None
     model_facts: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod

@@ -94,7 +94,7 @@ def retracing(
     limits. `parallel`: the entry of the model's trace on its rank, if it is one."""
     target = find_device(device)
     options = _Options(target, target if workspaces else None)
-    if parallel is None:
+    if parallel is None or "plan_first" not in parallel:
         training = TrainingStep.from_arguments(model, args, kwargs)
         with _on_fakes(training, target, real) as (step, optimizer):
 

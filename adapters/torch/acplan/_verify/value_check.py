@@ -26,6 +26,7 @@ from acplan._files.trace_file import Trace
 from acplan._files.verification import ValueCheck
 from acplan._step.autocast import autocast_of
 from acplan._step.checkpointing_off import without_checkpointing
+from acplan._step.parallel_already import mesh_of
 from acplan._step.step import default_loss
 from acplan._step.training_step import TrainingStep
 
@@ -179,7 +180,7 @@ def check_values(
     step: TrainingStep, plan: Plan, model_trace: Trace, wants: bool | None
 ) -> ValueCheck | None:
     """Compares the values of the step, if they are wanted; None: if that takes moments."""
-    if step.parallel is not None:
+    if step.parallel is not None or mesh_of(step.model) is not None:
         if wants:
             raise AcplanError("values: expected a model on one device, found a rank of a mesh")
         return None
