@@ -138,7 +138,7 @@ ConfigReading ReadLayerCheckpoints(const Config& config,
   if (!config.IsTrue(key, is_on_by_default)) return reading;
   reading.policy = WholeBlocks();
   const std::string options = LayerOptionsPath(config);
-  // Those of torch.utils.checkpoint, and those that trainers take out first.
+  // The options of torch.utils.checkpoint, and those of trainers.
   RefuseOtherKeys(config, options,
                   {"context_fn", "debug", "determinism_check", "early_stop",
                    "every_n_layers", "offload", "preserve_rng_state",

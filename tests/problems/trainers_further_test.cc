@@ -136,7 +136,7 @@ TEST(TrainersTest, OfLargeModelsNameTheNearestOfAWrongName) {
       HasSubstr("found \"select\"; nearest: selective"));
   EXPECT_THAT(Complaint("maxtext",
                         "remat_policy: custom\nmlpwi0: device\nrun_name: x\n"),
-              HasSubstr("found \"mlpwi0\"; nearest: mlpwi_0"));
+              HasSubstr("found \"mlpwi0\"; nearest: mlpwi"));
   EXPECT_THAT(
       Complaint("transformers",
                 "args = TrainingArguments(gradient_checkpointing=True, "
