@@ -16,12 +16,14 @@ using nlohmann::json;
 namespace {
 
 // Splits a shell script into words; a word in quotes stays whole. "\n" and ";" end a command
-// and become words, a backslash before the end of a line joins it with the next.
+// and become words, a backslash before the end of a line joins it with the next, and the
+// parentheses of an array are between its words.
 std::vector<std::string> WordsOf(std::string_view text,
                                  const std::string& name) {
   std::vector<std::string> words;
   std::string word;
   bool is_word = false;
+  bool is_array = false;
   const auto end_word = [&] {
     if (is_word) words.push_back(std::exchange(word, {}));
     is_word = false;
@@ -48,6 +50,9 @@ std::vector<std::string> WordsOf(std::string_view text,
       end_word();
       words.emplace_back("\n");
     } else if (std::isspace(static_cast<unsigned char>(c)) != 0) {
+      end_word();
+    } else if ((c == '(' && word.ends_with('=')) || (c == ')' && is_array)) {
+      is_array = c == '(';
       end_word();
     } else {
       word += c;

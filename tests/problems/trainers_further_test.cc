@@ -62,6 +62,11 @@ TEST(TrainersTest, ReadMegatronsScriptsAndWhatHandsThemOn) {
             BlockKind::kAll);
   EXPECT_EQ(read("--num-layers 4", ConfigFormat::kFlags).policy.blocks.kind,
             BlockKind::kNone);
+  EXPECT_EQ(read("A=(--recompute-granularity full --recompute-method uniform "
+                 "--recompute-num-layers 1)",
+                 ConfigFormat::kFlags)
+                .policy.blocks.kind,
+            BlockKind::kAll);
 }
 
 TEST(TrainersTest, ReadNemoVeOmniAndMaxText) {
