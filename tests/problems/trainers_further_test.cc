@@ -149,8 +149,8 @@ TEST(TrainersTest, OfLargeModelsNameTheNearestOfAWrongName) {
       HasSubstr("found \"every_n_layer\"; nearest: every_n_layers"));
   EXPECT_THAT(Complaint("axolotl",
                         "gradient_checkpointing: true\n"
-                        "selective_checkpointing: {save: [atention]}\n"),
-              HasSubstr("found \"atention\"; nearest: attention"));
+                        "selective_checkpointing: {save: [attentiom]}\n"),
+              HasSubstr("found \"attentiom\"; nearest: attention"));
   for (const char* strategy : {"ddp", "megatron_fsdp", "fsdp3"}) {
     EXPECT_THAT(
         Complaint("nemo", fmt::format("distributed: {{strategy: {}, "
