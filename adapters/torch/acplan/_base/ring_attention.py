@@ -137,5 +137,5 @@ def _with_numbers(tensors: Sequence[torch.Tensor], numbers: Sequence[Any]) -> It
 def _imported(name: str) -> Any:
     try:
         return importlib.import_module(name)
-    except ImportError:
+    except ImportError:  # a module of other versions
         return None

@@ -26,6 +26,7 @@ class _Blockwise(torch.optim.Optimizer):
         self._is_paged = is_paged
         self._maps: list[torch.Tensor] = []
 
+    # Traces pass no closure; PyTorch declares an overload for each.
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
@@ -70,6 +71,7 @@ class _Torchao(torch.optim.Optimizer):
     def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
         super().__init__(parameters, {})
 
+    # Traces pass no closure; PyTorch declares an overload for each.
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
