@@ -404,7 +404,7 @@ std::string ToText(const Explanation& answer, const Terminal& terminal) {
   const Trace& trace = answer.baseline.trace;
   if (answer.staying.floor.op != graph::kNone) {
     text += fmt::format(
-        "\nno plan needs less than {}: so much is in memory under every plan "
+        "\nno plan needs less than {}: so much is in memory under every plan\n"
         "while {} runs\n{}",
         graph::FormatBytes(answer.staying.floor.bytes),
         trace.operator_names[trace.operators[answer.staying.floor.op].name],

@@ -336,15 +336,22 @@ def _local(tensor: Any) -> torch.Tensor:
 
 def plans_of(trace: acplan.Trace) -> list[acplan.Plan]:
     """Returns the plan of least memory, and one of less recomputation."""
-    least = acplan.plan(trace, "min")
-    return [least, acplan.plan(trace, (trace.peak_bytes + least.peak_bytes) // 2)]
+    # A search for plans that wait less for the host ends by the clock, and processes would find
+    # others.
+    least = acplan.plan(trace, "min", without_host=True)
+    budget = (trace.peak_bytes + least.peak_bytes) // 2
+    return [least, acplan.plan(trace, budget, without_host=True)]
+
+
+def plans_of_all(rank: Rank) -> list[acplan.Plan]:
+    """Returns plans for all ranks: those of the first, the fullest."""
+    first = rank if rank.number == 0 else Rank(rank.case, 0)
+    return plans_of(first.trace)
 
 
 def check_values(rank: Rank) -> str:
     """Compares losses and gradients with plans and without. Returns how many were equal."""
-    # One plan for all ranks: that of the first, the fullest.
-    first = rank if rank.number == 0 else Rank(rank.case, 0)
-    plans = plans_of(first.trace)
+    plans = plans_of_all(rank)
     expected = rank.values(None)
     for plan in plans:
         assert plan.modules
@@ -405,7 +412,7 @@ def _require_equal(actual: list[Any], expected: list[Any]) -> None:
 def check_disagreement(rank: Rank) -> str:
     """Lets the last process have another plan: each one gets the same error, and none waits."""
     world_size = dist.get_world_size()
-    least, other = plans_of(rank.trace)
+    least, other = plans_of_all(rank)
     acplan.require_same_plan(least)
     acplan.require_same_plan(None)
     for another in (other, None):

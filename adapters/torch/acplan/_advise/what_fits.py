@@ -135,7 +135,7 @@ def _advice(bench: Bench, closest: Attempt | None) -> str:
         f"{names} needs least, {size(closest.least_bytes)}, "
         + (f"{size(missing)} too much" if missing > 0 else "and the allocator's holes")
     ]
-    cards = sorted(DEVICES.values(), key=lambda card: card.memory)
+    cards = sorted(DEVICES.values(), key=lambda card: (card.memory, card.multiprocessors))
     larger = [c.name for c in cards if c.memory > max(closest.least_bytes, total)]
     card = next((name for name in larger if bench.ends_on(closest.traced, name)), None)
     parts.append(
