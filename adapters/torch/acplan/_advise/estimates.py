@@ -10,6 +10,7 @@ that are not traced.
 """
 
 import dataclasses
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ from acplan._files.trace_file import Trace
 from acplan._step.interpolation import step_ms_of
 from acplan._step.training_step import TrainingStep
 
+_LOGGER = logging.getLogger("acplan")
 _OF_DEVICE = 0.97  # of a device; the allocator loses the rest
 _SEARCH = {"time_limit": 1}  # seconds: estimates need no proofs
 # The layers that are traced. The first and the last one differ from those between; FSDP
@@ -207,7 +209,8 @@ class Estimator:
         if key not in self._families:
             try:
                 self._families[key] = self._traced(combination, key[1])
-            except Exception:  # it may not run with fewer layers: then there is no estimate
+            except Exception as error:  # it may not run with fewer layers
+                _LOGGER.debug("no estimate from few layers: %s", error)
                 self._families[key] = None
         return self._families[key]
 
