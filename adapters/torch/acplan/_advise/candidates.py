@@ -10,8 +10,6 @@ from acplan._advise.estimates import LITTLE, Estimate, Estimator
 from acplan._advise.fits import Miss
 from acplan._base.errors import reason_of
 
-_OF_ESTIMATES = 0.5  # of the time: no estimate that needs a trace is made later
-
 
 @dataclasses.dataclass(frozen=True)
 class Clock:
@@ -24,9 +22,9 @@ class Clock:
     def started(cls, seconds: float) -> "Clock":
         return cls(_computed_seconds(), seconds)
 
-    def is_over(self, share: float = 1, more: float = 0) -> bool:
-        """Returns whether this share of the time is over in `more` seconds."""
-        return _computed_seconds() - self.begin + more > share * self.seconds
+    def is_over(self, more: float = 0) -> bool:
+        """Returns whether the time is over in `more` seconds."""
+        return _computed_seconds() - self.begin + more > self.seconds
 
 
 def _computed_seconds() -> float:
@@ -56,12 +54,10 @@ class Candidate:
         return 2, self.estimate.least_bytes
 
 
-def candidates(bench: Bench, estimator: Estimator, clock: Clock) -> Iterator[Candidate | Miss]:
+def candidates(bench: Bench, estimator: Estimator) -> Iterator[Candidate | Miss]:
     """Yields each combination, or why it is not tried: those without another loss first, and
-    the mildest first. They have estimates as long as there is time for them, and one of each
-    kind of change in any case, unless milder ones make these needless."""
+    the mildest first. They have estimates, unless milder ones make these needless."""
     earlier: list[Candidate] = []
-    estimated_changes: set[str] = set()
     by_loss = combinations(bench.step, bench.device)
     by_loss.sort(key=lambda c: bool(c.in_group("loss")))
     for combination in by_loss:
@@ -74,12 +70,8 @@ def candidates(bench: Bench, estimator: Estimator, clock: Clock) -> Iterator[Can
             why = "parameters, gradients and optimizer state do not fit"
             yield Miss(combination, why, state.device)
             continue
-        is_first = combination.change not in estimated_changes
-        may_trace = is_first or not clock.is_over(_OF_ESTIMATES)
-        may_trace = may_trace and not _is_covered(combination, earlier)
+        may_trace = not _is_covered(combination, earlier)
         estimate = estimator.estimate(combination, state, may_trace)
-        if estimate is not None:
-            estimated_changes.add(combination.change)
         earlier.append(Candidate(combination, state, estimate))
         yield earlier[-1]
 

@@ -61,6 +61,13 @@ class Combination:
         """The part of training that differs: that of its strongest lever."""
         return max((lever.change for lever in self.levers), key=CHANGES.index, default=NOTHING)
 
+    @property
+    def kind(self) -> tuple[str, ...]:
+        """What the forward and the backward pass depend on, and whether the update has
+        temporary tensors of all parameters."""
+        own = tuple(self.in_group(group) for group in ("precision", "method", "loss"))
+        return (*own, "" if self.in_group("optimizer") else "plain")
+
     def in_group(self, group: str) -> str:
         """Returns the name of its lever of a group, or "" if it has none."""
         return next((lever.name for lever in self.levers if lever.group == group), "")
@@ -70,13 +77,24 @@ class Combination:
         and does not compute less. An optimizer with a smaller state counts as more."""
         if self.names == other.names:
             return False
-        for group in ("precision", "method"):
-            if self.in_group(group) != other.in_group(group):
-                return False
+        if not self._computes_less(other):
+            for group in ("precision", "method"):
+                if self.in_group(group) != other.in_group(group):
+                    return False
         if self.in_group("loss") not in ("", other.in_group("loss")):
             return False
         own, others = self.in_group("optimizer"), other.in_group("optimizer")
         return own == others or _ORDER.index(own) < _ORDER.index(others)
+
+    def _computes_less(self, other: "Combination") -> bool:
+        """Returns whether both train adapters alone, and the other one casts frozen weights
+        more: from float32, or from four bits."""
+        own, others = self.in_group("method"), other.in_group("method")
+        if not own or not others or own.startswith("QLoRA"):
+            return False
+        is_cast = self.in_group("precision").startswith("autocast")
+        other_is_cast = other.in_group("precision").startswith("autocast")
+        return others.startswith("QLoRA") or (other_is_cast and not is_cast)
 
 
 _FUSED_LOSS = "loss: fused with the last layer"

@@ -18,13 +18,14 @@ from typing import Any
 from acplan._advise.bench import Bench, Case
 from acplan._advise.combinations import Combination, StateBytes
 from acplan._advise.shortened import repeated_count, repeated_lists, shortened
+from acplan._files.plan_file import Plan
 from acplan._files.trace_file import Trace
 from acplan._step.interpolation import step_ms_of
 from acplan._step.training_step import TrainingStep
 
 _LOGGER = logging.getLogger("acplan")
 _OF_DEVICE = 0.97  # of a device; the allocator loses the rest
-_SEARCH = {"time_limit": 1}  # seconds: estimates need no proofs
+_SEARCH = {"time_limit": 0.3}  # seconds: estimates need no proofs
 # The layers that are traced. The first and the last one differ from those between; FSDP
 # gathers a layer while another one runs, and scatters gradients while a third one does.
 _COUNTS = (2, 3)
@@ -127,6 +128,7 @@ class Estimator:
         )
         self._short: dict[int, Bench] = {}
         self._families: dict[_Key, _Family | None] = {}
+        self._smallest_plans: dict[_Key, Plan | None] = {}
         self._added_ms_by_excess: dict[tuple[_Key, int], float] = {}
 
     @property
@@ -137,7 +139,7 @@ class Estimator:
     def trace_seconds(self, combination: Combination) -> float:
         """Returns how long a trace of the whole model is expected to take: as long as the
         longest of others if nothing is known of it, 0 if of none."""
-        family = self._families.get((_kind(combination), 1))
+        family = self._families.get((combination.kind, 1))
         families = [family] if family is not None else self._families.values()
         return max((other.needs.trace_seconds for other in families if other), default=0.0)
 
@@ -149,7 +151,7 @@ class Estimator:
         best: Estimate | None = None
         parts: int | None = 1
         while parts is not None and (
-            may_trace or (_kind(combination), parts) in self._families
+            may_trace or (combination.kind, parts) in self._families
         ):
             estimate = self.estimate_in(combination, state, parts)
             if estimate is None:
@@ -169,7 +171,7 @@ class Estimator:
         self, combination: Combination, state: StateBytes, parts: int
     ) -> Estimate | None:
         """Returns what the combination needs in so many parts, or None if that is unknown."""
-        key = _kind(combination), parts
+        key = combination.kind, parts
         family = self._family(combination, key)
         if family is None:
             return None
@@ -191,17 +193,25 @@ class Estimator:
         traced, longest = family.layers, self._counts[-1]
         excess = round(excess_bytes * longest / self._count)
         if (key, excess) not in self._added_ms_by_excess:
-            bench = self._bench_of(longest)
-            saved, budget = excess, max(traced.peak_bytes - excess, 1)
-            own_plan = bench.plan_within(traced, {"budget": budget, **_SEARCH})
-            if own_plan is None:  # a layer that runs again needs more in a short model
-                own_plan = bench.plan_within(traced, {"budget": "min", **_SEARCH})
-                saved = 0 if own_plan is None else traced.peak_bytes - own_plan.peak_bytes
+            # A layer that runs again needs more in a short model, so that less can be saved.
+            own_plan = self._smallest_plan(family, key)
+            if own_plan is not None and own_plan.peak_bytes < traced.peak_bytes - excess:
+                limits = {"budget": traced.peak_bytes - excess, **_SEARCH}
+                own_plan = self._bench_of(longest).plan_within(traced, limits) or own_plan
             ms = 0.0
+            saved = 0 if own_plan is None else traced.peak_bytes - own_plan.peak_bytes
             if own_plan is not None and saved > 0:
-                ms = own_plan.recompute_ms * excess / saved * self._count / longest
+                share = excess / min(saved, excess)
+                ms = own_plan.recompute_ms * share * self._count / longest
             self._added_ms_by_excess[key, excess] = ms * traced.accumulate
         return self._added_ms_by_excess[key, excess]
+
+    def _smallest_plan(self, family: _Family, key: _Key) -> Plan | None:
+        """Returns the plan with the least memory of the layers."""
+        if key not in self._smallest_plans:
+            bench, limits = self._bench_of(self._counts[-1]), {"budget": "min", **_SEARCH}
+            self._smallest_plans[key] = bench.plan_within(family.layers, limits)
+        return self._smallest_plans[key]
 
     def _family(self, combination: Combination, key: _Key) -> _Family | None:
         if self._count is None:
@@ -300,10 +310,3 @@ def _with_memory(traced: Trace, counts: Callable[[dict[str, Any]], bool]) -> Tra
     part = Trace({**traced.data, "storages": storages})
     part.data["measured"] = {"peak_bytes": max(part.live_bytes, default=0)}
     return part
-
-
-def _kind(combination: Combination) -> tuple[str, ...]:
-    """Returns what the forward and the backward pass depend on, and whether the update has
-    temporary tensors of all parameters."""
-    own = tuple(combination.in_group(group) for group in ("precision", "method", "loss"))
-    return (*own, "" if combination.in_group("optimizer") else "plain")

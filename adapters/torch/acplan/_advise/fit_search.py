@@ -2,10 +2,11 @@
 
 The state that a combination needs whatever its plan is computed from its parameters; if that is
 more than the device has, nothing else is done. The needs of the others are estimated from
-traces of few layers. Then they are traced, one kind of change after another, beginning with
-those that train fastest by estimate. A combination that does not fit by its trace is traced
-again with as many parts of the microbatch as its least budget says. When time is over,
-estimates remain.
+traces of few layers. Then they are traced, those of a kind of change that train fastest by
+estimate first, until one of that kind fits, however long it takes: a slow machine finds the same
+answer. In the time that is left, others are traced, and estimates remain of those that are not.
+A combination that does not fit by its trace is traced again with as many parts of the microbatch
+as its least budget says.
 """
 
 from collections import deque
@@ -19,6 +20,8 @@ from acplan._advise.fits import Fit, Miss
 from acplan._advise.levers import CHANGES
 from acplan._base.errors import reason_of
 from acplan._files.display import size
+
+_MOST_MISSES = 3  # of a kind of change, after which no more are traced than time allows
 
 
 class Search:
@@ -36,23 +39,27 @@ class Search:
         self._is_fit_expected = False
         # The case with the least budget, of those that do not fit.
         self.closest: Attempt | None = None
+        # The least bytes beside the state that both passes and the update need, by the kind of
+        # combinations that do not fit in any number of parts.
+        self._least_bytes_of_passes: dict[tuple[str, ...], int] = {}
         # The relative errors of estimates of memory and of rates, where there is a trace.
         self._errors: list[tuple[float, float]] = []
 
     def run(self) -> None:
         queues = {change: deque[Candidate]() for change in CHANGES}
-        results = list(candidates(self._bench, self._estimator, self._clock))
+        results = list(candidates(self._bench, self._estimator))
         self.misses += [result for result in results if isinstance(result, Miss)]
         possible = [result for result in results if isinstance(result, Candidate)]
         self._is_fit_expected = any(c.estimate and c.estimate.fits for c in possible)
         for candidate in sorted(possible, key=lambda candidate: candidate.order):
             queues[candidate.combination.change].append(candidate)
-        served: set[str] = set()
-        while any(queues.values()):
-            for change, queue in queues.items():
-                # The first of a kind is tried even if time is over.
-                if queue and self._is_tried(queue.popleft(), change not in served):
-                    served.add(change)
+        for queue in queues.values():
+            for _ in range(_MOST_MISSES):
+                if queue and self._try(queue.popleft(), is_needed=True):
+                    break
+        for queue in queues.values():
+            while queue:
+                self._try(queue.popleft(), is_needed=False)
         if not self.fits and self.closest is None:
             self._trace_smallest()
         self._refine()
@@ -87,24 +94,19 @@ class Search:
 
     # --- Traces
 
-    def _is_tried(self, candidate: Candidate, is_first: bool) -> bool:
-        """Returns whether the combination was traced. If it was not, its estimate remains."""
+    def _try(self, candidate: Candidate, is_needed: bool) -> bool:
+        """Traces the combination, or lets its estimate remain if that is not needed or the time
+        is over. Returns whether it fits."""
         combination, estimate = candidate.combination, candidate.estimate
-        seconds = self._estimator.trace_seconds(combination)
-        why_not = ""
-        # A second trace of a very large model would take longer than all others.
-        is_due = is_first and not (self.fits and seconds > self._clock.seconds / 2)
-        if not is_due and self._clock.is_over(more=seconds):
-            why_not = "the time was over"
-        elif self._is_covered(combination):
-            why_not = "milder ones fit already"
-        elif estimate is not None and not estimate.fits and self._is_fit_expected:
-            why_not = "they do not fit by estimate"
+        if self._is_covered(combination):
+            self.misses.append(Miss(combination, "milder ones fit already", is_skipped=True))
+            return False
+        why_not = self._reason_against(candidate, is_needed)
         if why_not:
             if estimate is not None and estimate.fits:
                 self.estimated[combination] = candidate
-            else:
-                self.misses.append(Miss(combination, why_not, is_skipped=True))
+                return True
+            self.misses.append(Miss(combination, why_not, is_skipped=True))
             return False
         first_parts = 1 if estimate is None else estimate.parts
         try:
@@ -112,7 +114,22 @@ class Search:
             self._compare(candidate)
         except Exception as error:  # raised by the model, or by another library
             self._add_error(combination, error)
-        return True
+        return combination in self.fits
+
+    def _reason_against(self, candidate: Candidate, is_needed: bool) -> str:
+        """Says why the combination is not traced; returns "" if it is."""
+        combination, estimate = candidate.combination, candidate.estimate
+        seconds = self._estimator.trace_seconds(combination)
+        # A second trace of a very large model would take longer than all others.
+        is_needed = is_needed and not (self.fits and seconds > self._clock.seconds / 2)
+        if estimate is not None and not estimate.fits and self._is_fit_expected:
+            return "they do not fit by estimate"
+        passes = self._least_bytes_of_passes.get(combination.kind, 0)
+        if passes + candidate.state.device > self._bench.limit.total_bytes:
+            return "they need more than others that do not fit"
+        if not is_needed and self._clock.is_over(more=seconds):
+            return "the time was over"
+        return ""
 
     def _add_error(self, combination: Combination, error: Exception) -> None:
         why = reason_of(error, "tracing the step with it")
@@ -161,6 +178,8 @@ class Search:
         if fit is not None:
             self.fits[case.combination] = Attempt(case, attempt.traced, fit)
             return
+        own_bytes = attempt.least_bytes - case.state.device
+        self._least_bytes_of_passes.setdefault(case.combination.kind, own_bytes)
         batch = self._bench.batch
         size_text = "" if batch is None else f" of {batch // case.parts}"
         why = f"the best plan with microbatches{size_text} needs {size(attempt.least_bytes)}"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import checkpoint
 
 from acplan._base.tensors import tensors_of
@@ -31,6 +32,7 @@ EMPTY = torch.ops.aten.empty.memory_format
 _SETS_MEMORY = frozenset(
     [torch.ops.aten.set_.source_Storage] + [torch.ops.aten.set_.source_Storage_storage_offset]
 )
+_DEVICE = torch.ops.prim.device.default
 STATISTICS = ("running_mean", "running_var")
 # The buffers of normalisations that a call moves on, and does not read.
 MOVED_ON = (*STATISTICS, "num_batches_tracked")
@@ -109,6 +111,15 @@ def is_kept_cast(tensor: torch.Tensor) -> bool:
         and tensor.dtype == torch.float32
         and not tensor._is_view()
     )
+
+
+def device_asked(func: Any, args: Sequence[Any]) -> torch.device | None:
+    """Returns the answer if PyTorch asks a fake tensor for its device, which it does more often
+    than it runs operators; else None."""
+    if func is _DEVICE and type(args[0]) is FakeTensor:
+        if not args[0].fake_mode.in_kernel_invocation:
+            return args[0].fake_device
+    return None
 
 
 def is_of_nothing(func: Any, args: Sequence[Any]) -> bool:

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
+from acplan._base.operators import device_asked
 from acplan._base.patching import set_attribute
 from acplan._base.stand_ins import is_run_inside
 from acplan._base.tensors import tensors_in
@@ -64,6 +65,8 @@ class Assumed(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if (of_tensor := device_asked(func, args)) is not None:
+            return of_tensor
         if any(map(is_run_inside, types)):
             return NotImplemented
         kwargs = kwargs or {}

@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from acplan._base.operators import (
     OF_WAITING,
+    device_asked,
     draws,
     is_kept_cast,
     is_of_nothing,
@@ -117,6 +118,8 @@ class Recorder(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if (of_tensor := device_asked(func, args)) is not None:
+            return of_tensor
         if any(map(is_run_inside, types)):
             return NotImplemented
         kwargs = kwargs or {}
