@@ -46,9 +46,10 @@ class Candidate:
     @property
     def order(self) -> tuple[int, float]:
         """The place in the order of traces: those that fit by estimate, the fastest first, then
-        those without one, as combinations are ordered, then those that need least."""
+        those without one, as combinations are ordered but those last whose state waits in the
+        host's memory, then those that need least."""
         if self.estimate is None:
-            return 1, 0
+            return 1, self.state.host
         if self.estimate.fits:
             return 0, self.estimate.iteration_ms
         return 2, self.estimate.least_bytes

@@ -242,7 +242,7 @@ def _limit_of(
     memory of the device on its data sheet."""
     if budget is None:
         target = find_device(device)
-        return target.memory, f"a {target.name} ({size(target.memory)})"
+        return target.memory, f"the {size(target.memory)} of the {target.name}"
     text = str(budget).strip()
     if text == "min":
         return least_bytes, "the least budget of the step as it is"

@@ -49,8 +49,9 @@ def what_fits(
     budget:        a size in bytes or such as "60GiB", in place of a device's memory: live bytes
                    alone are counted.
     gpus:          the number of GPUs; the model is sharded over several by fully_shard.
-    seconds:       of computing: no further settings are traced that would take longer, except
-                   that some are of each kind of change; others keep their estimates.
+    seconds:       of computing. The best of each kind of change, by estimate, is traced however
+                   long that takes; others only in the time that is left, or else they keep
+                   their estimates.
     kwargs:        options of acplan.trace, of acplan.plan, and the model's own arguments.
 
     The model is left unchanged. An answer is traced with exactly its settings, its plan is for
