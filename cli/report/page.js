@@ -38,13 +38,17 @@ function section(id, title, ...children) {
                  element("h2", {id: id + "-title"}, title), ...children);
 }
 
-// columns: [{title, text?, value(row), show?(value, row), sorts?}]. A cell that `show`
-// makes is text or an element.
+// A name that a line may end in after each of its dots.
+const dotted = name => element("span", {}, ...name.split(/(?<=\.)/).flatMap(part => [part, element("wbr", {})]));
+
+// columns: [{title, text?, name?, value(row), show?(value, row)}]. A cell that `show` makes is
+// text or an element.
 function tableOf(caption, columns, rows) {
   const cellOf = (column, row) => {
     const value = column.value(row);
     const shown = column.show ? column.show(value, row) : value;
-    return shown === null || shown === undefined ? "" : shown;
+    if (shown === null || shown === undefined) return "";
+    return column.name && typeof shown === "string" ? dotted(shown) : shown;
   };
   const classOf = column => (column.text ? (column.name ? "text name" : "text") : null);
   const body = element("tbody", {});

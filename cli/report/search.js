@@ -12,7 +12,12 @@ const sampleText = rate => (rate >= 1000 ? countText(rate) : rate.toFixed(3));
 const memoryUnit = Math.max(...best.map(entry => entry.peak_bytes)) >= 2 ** 30 ? {name: "GiB", bytes: 2 ** 30} : {name: "MiB", bytes: 2 ** 20};
 const inUnit = bytes => bytes / memoryUnit.bytes;
 const rateText = entry => (isTraining ? `${countText(entry.tokens_per_gpu_s)} tokens/s per GPU` : `${sampleText(entry.samples_per_s)} samples/s`);
-const ofBudget = report.budget_bytes === undefined ? "" : ` of ${bytesText(report.budget_bytes)}`;
+// What tensors may have on a GPU depends on the communicators of the strategy.
+const limitOf = entry => entry.budget_bytes ?? report.budget_bytes;
+const limits = best.map(limitOf).filter(bytes => bytes !== undefined);
+const leastLimit = Math.min(...limits);
+const limitText = [...new Set([leastLimit, Math.max(...limits)].map(bytesText))].join(" to ");
+const ofLimit = entry => (limits.length ? ` of ${bytesText(limitOf(entry))}` : "");
 const timeText = seconds => (seconds >= 1 ? seconds.toFixed(3) + " s" : msText(1000 * seconds));
 const partNames = Object.keys(best[0].parts_s).filter(part => best.some(entry => entry.parts_s[part] > 0.001 * entry.iteration_s));
 const colors = ["parameters", "recomputed", "optimizer", "gradients", "activations", "inputs", "temporaries", "buffers"];
@@ -49,7 +54,7 @@ function barsOf(label, rows, groups, parts, axis, groupTitle) {
 
 function tradeSpec(width) {
   const rows = best.map((entry, place) => ({x: inUnit(entry.peak_bytes), y: rateOf(entry), place}));
-  const budgets = report.budget_bytes === undefined ? [] : [inUnit(report.budget_bytes)];
+  const budgets = limits.length ? [inUnit(leastLimit)] : [];
   // Strategies that differ little shall look so: an axis has a tenth of its values at least.
   const domainOf = values => {
     const [least, most] = [Math.min(...values), Math.max(...values)];
@@ -117,7 +122,7 @@ function choose(place) {
   picker.querySelector("select").value = place;
   const entry = best[place];
   reading.textContent = `${place + 1}: ${nameOf(entry)}: ${timeText(entry.iteration_s)} per iteration, ` +
-      `${rateText(entry)}, ${bytesText(entry.peak_bytes)}${ofBudget}`;
+      `${rateText(entry)}, ${bytesText(entry.peak_bytes)}${ofLimit(entry)}`;
   stageTable.replaceChildren(tableOf("Bytes in use of each stage", [
     {title: "stage", value: stage => entry.stages.indexOf(stage)},
     ...kinds.map(kind => ({title: kind, value: stage => stage.bytes[kindPlace(kind)], show: bytesText})),
@@ -133,10 +138,10 @@ const counts = report.strategies === undefined ? (best.length > 1 ? `the best ${
     : `${countText(report.strategies)} strategies, ${countText(report.evaluated)} evaluated, ${countText(report.fitting)} fit, the best ${countText(best.length)} shown`;
 showPage(isTraining ? `Training of ${report.model}` : `Strategies of ${report.model}`,
          [`${first.gpus ?? "?"} × ${first.gpu ?? "GPU"}`, `${first.gbs ?? "?"} sequences${isTraining ? ` of ${first.seq ?? "?"} tokens` : ""} per iteration`,
-          ...(ofBudget ? [`${bytesText(report.budget_bytes)} a GPU`] : []), counts, `from ${report.source}`].join(" · "), [
+          ...(limits.length ? [`${limitText} for tensors on a GPU`] : []), counts, `from ${report.source}`].join(" · "), [
   section("strategies", "Strategies", searchableTable("Strategies, the fastest first", strategyColumns(), best, nameOf)),
   section("trade", "Speed against memory", element("div", {class: "controls"}, picker),
-          legendOf([["a strategy; the chosen one is larger", "fit", "circle"], ...(ofBudget ? [[`budget ${bytesText(report.budget_bytes)}`, "rule", "dashed"]] : [])]), trade.node, reading),
+          legendOf([["a strategy; the chosen one is larger", "fit", "circle"], ...(limits.length ? [[`budget ${bytesText(leastLimit)}`, "rule", "dashed"]] : [])]), trade.node, reading),
   section("time", "Where the time goes", legendOf(partNames.map((part, place) => [wordsOf(part), colorAt(place)])), timeBars.node),
   section("stages", "Where the memory goes", legendOf(kinds.map((kind, place) => [kind, colorAt(place)])), stageBars.node, stageTable),
 ]);

@@ -35,6 +35,19 @@ std::string NearestText(const Confidence& confidence) {
       confidence.IsMeasured() ? "" : ", so outside of measured territory");
 }
 
+std::vector<costmodel::NextRuns> NextRunsOf(
+    const costmodel::TrainingJob& job, const costmodel::StrategySearch& search,
+    const costmodel::IntervalModel& intervals) {
+  std::vector<costmodel::PredictedRun> predicted;
+  for (const RankedStrategy& ranked : search.best) {
+    if (predicted.size() == costmodel::kMostPredicted) break;
+    const costmodel::RunKind kind = costmodel::KindOfRanked(job, ranked);
+    predicted.push_back(
+        {ranked.seconds, kind, intervals.At(kind).interval.Width()});
+  }
+  return costmodel::ChooseNextRuns(predicted, intervals.choice_errors());
+}
+
 }  // namespace
 
 std::string IntervalCell(const costmodel::Interval& interval) {
@@ -94,6 +107,45 @@ std::string MeasuredText(const costmodel::TrainingJob& job,
                              HumanSeconds(ranked.seconds), kShare,
                              RangeText(confidence.interval, ranked.seconds)),
       NearestText(confidence));
+}
+
+std::string NextRunsText(const costmodel::TrainingJob& job,
+                         const costmodel::StrategySearch& search,
+                         const costmodel::IntervalModel& intervals) {
+  const std::vector<costmodel::NextRuns> next =
+      NextRunsOf(job, search, intervals);
+  if (next.size() < 3) return "";
+  const auto ranks = [](const std::vector<size_t>& runs) {
+    std::string text;
+    for (size_t i = 0; i < runs.size(); ++i) {
+      const bool is_last = i + 1 == runs.size();
+      text += fmt::format("{}{}",
+                          i == 0    ? ""
+                          : is_last ? " and "
+                                    : ", ",
+                          runs[i] + 1);
+    }
+    return text;
+  };
+  return fmt::format(
+      "the fastest by prediction is expected to lose {:.1f}% to the best of "
+      "these; once {}\nare measured, the choice loses {:.1f}%; once {} are, "
+      "{:.1f}%\n",
+      100 * next[0].regret, ranks(next[1].runs), 100 * next[1].regret,
+      ranks(next[2].runs), 100 * next[2].regret);
+}
+
+nlohmann::ordered_json NextRunsJson(const costmodel::TrainingJob& job,
+                                    const costmodel::StrategySearch& search,
+                                    const costmodel::IntervalModel& intervals) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const costmodel::NextRuns& next : NextRunsOf(job, search, intervals)) {
+    nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
+    for (const size_t run : next.runs) ranks.push_back(run + 1);
+    json.push_back(
+        {{"measure", std::move(ranks)}, {"expected_regret", next.regret}});
+  }
+  return json;
 }
 
 std::string CoverageText(const std::vector<costmodel::Coverage>& coverages,

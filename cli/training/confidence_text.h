@@ -29,6 +29,16 @@ std::string MeasuredText(const costmodel::TrainingJob& job,
                          const costmodel::StrategySearch& search,
                          const TrainQuestion& question);
 
+// Returns the two or three of the best strategies whose measurement decides among these, and
+// what they are expected to bring, in a line; nothing if there are fewer than three.
+std::string NextRunsText(const costmodel::TrainingJob& job,
+                         const costmodel::StrategySearch& search,
+                         const costmodel::IntervalModel& intervals);
+// Returns the same, with nothing measured first; runs are ranks from 1.
+nlohmann::ordered_json NextRunsJson(const costmodel::TrainingJob& job,
+                                    const costmodel::StrategySearch& search,
+                                    const costmodel::IntervalModel& intervals);
+
 // Scores a table of errors: the coverage of intervals that are fitted to other
 // sources, by kind, as a table or as JSON.
 std::string CoverageText(const std::vector<costmodel::Coverage>& coverages,

@@ -78,6 +78,8 @@ std::string FurtherSettings(const costmodel::TrainingStrategy& s) {
   std::vector<std::string> parts;
   if (s.schedule == kZeroBubble) parts.emplace_back("zb-h1");
   if (s.schedule == kZeroBubbleV) parts.emplace_back("zb-v");
+  if (s.schedule == kHalfV) parts.emplace_back("v-half");
+  if (s.schedule == kMinV) parts.emplace_back("v-min");
   if (s.schedule == kDualPipe) parts.emplace_back("dualpipe");
   if (s.context > 1 &&
       s.context_exchange == costmodel::ContextExchange::kAllToAll) {
@@ -151,7 +153,7 @@ StrategyRates RatesOf(const TrainingJob& job, const RankedStrategy& ranked) {
   TrainingJob plain = job;
   plain.strategy = ranked.strategy;
   plain.strategy.recomputation = costmodel::Recomputation::kNone;
-  plain.strategy.full_layers = 0;
+  plain.strategy.full_layers = plain.strategy.every_layers = 0;
   const costmodel::TrainingReport report = ReportOfTraining(plain);
   const double share = report.time.Total() / ranked.seconds;
   return {.tokens = share * report.TokensPerGpuSecond(),

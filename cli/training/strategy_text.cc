@@ -32,6 +32,10 @@ std::string_view NameOf(costmodel::PipelineSchedule schedule) {
       return "zero_bubble";
     case kZeroBubbleV:
       return "ZBVZeroBubble";
+    case kHalfV:
+      return "VHalf";
+    case kMinV:
+      return "VMin";
     case kDualPipe:
       return "DualPipe";
   }
@@ -112,6 +116,7 @@ std::string RecomputationText(const TrainingStrategy& s) {
     case costmodel::Recomputation::kNone:
       return "none";
     case costmodel::Recomputation::kFull:
+      if (s.every_layers > 0) return fmt::format("every:{}", s.every_layers);
       return s.full_layers > 0 ? fmt::format("full:{}", s.full_layers) : "full";
     case costmodel::Recomputation::kOperators:
       return "selective:op";

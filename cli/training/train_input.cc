@@ -76,7 +76,7 @@ constexpr SettingFlag kStrategyFlags[] = {
      "chunks per pipeline stage (1)"},
     {"pp_schedule", "--pp-schedule",
      "pipeline schedule: 1F1B, Interleaved1F1B, zero_bubble (ZB-H1), "
-     "ZBVZeroBubble or DualPipe"},
+     "ZBVZeroBubble, VHalf, VMin or DualPipe"},
     {"cp", "--cp,--context-parallel-size", "degree of context parallelism (1)"},
     {"cp_comm_type", "--cp-comm-type",
      "how ranks of context parallelism exchange keys and values: p2p (default: "
@@ -90,6 +90,7 @@ constexpr SettingFlag kStrategyFlags[] = {
      "also gradients, 3 also parameters (FSDP)"},
     {"recompute", "--recompute",
      "recomputation: none (default), full, full:N (layers per stage), "
+     "every:N (each N-th layer), "
      "selective:PARTS (core_attn+layernorm+mla_up_proj+mlp+moe+moe_act), "
      "selective:op (torchtitan's rule), or plan: the optimal plan of each "
      "stage"},

@@ -93,17 +93,36 @@ nlohmann::ordered_json TimeJson(const costmodel::StepTime& time) {
 std::string DecisionText(const costmodel::DecisionScore& score) {
   if (score.groups == 0) return "";
   return fmt::format(
-      "choices in {} groups of {} strategies: regret {:.1f} % (at random "
-      "{:.1f} "
-      "%), within 5 % of\nthe best in {:.0f} % of groups ({:.0f} %), regret of "
-      "the best of three {:.1f} %, Kendall's tau {:.2f}\n",
-      score.groups, score.runs, kPercent * score.regret,
-      kPercent * score.chance_regret, kPercent * score.good_share,
-      kPercent * score.chance_good_share, kPercent * score.regret_of_three,
-      score.kendall_tau);
+             "choices in {} groups of {} strategies: regret {:.1f} % (at "
+             "random "
+             "{:.1f} "
+             "%), within 5 % of\nthe best in {:.0f} % of groups ({:.0f} %), "
+             "regret of "
+             "the best of three {:.1f} %, Kendall's tau {:.2f}\n",
+             score.groups, score.runs, kPercent * score.regret,
+             kPercent * score.chance_regret, kPercent * score.good_share,
+             kPercent * score.chance_good_share,
+             kPercent * score.regret_of_three, score.kendall_tau) +
+         fmt::format(
+             "regret after the measurement of the two runs that decide {:.1f} "
+             "% (expected {:.1f} %), of three {:.1f} % ({:.1f} %), of none "
+             "{:.1f} % ({:.1f} %)\n",
+             kPercent * score.measuring[1].regret,
+             kPercent * score.measuring[1].expected_regret,
+             kPercent * score.measuring[2].regret,
+             kPercent * score.measuring[2].expected_regret,
+             kPercent * score.measuring[0].regret,
+             kPercent * score.measuring[0].expected_regret);
 }
 
 nlohmann::ordered_json DecisionJson(const costmodel::DecisionScore& score) {
+  nlohmann::ordered_json measuring = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < score.measuring.size(); ++i) {
+    measuring.push_back(
+        {{"runs", i == 0 ? 0 : i + 1},
+         {"regret", score.measuring[i].regret},
+         {"expected_regret", score.measuring[i].expected_regret}});
+  }
   return {{"groups", score.groups},
           {"runs", score.runs},
           {"regret", score.regret},
@@ -111,7 +130,8 @@ nlohmann::ordered_json DecisionJson(const costmodel::DecisionScore& score) {
           {"chance_regret", score.chance_regret},
           {"good_share", score.good_share},
           {"chance_good_share", score.chance_good_share},
-          {"kendall_tau", score.kendall_tau}};
+          {"kendall_tau", score.kendall_tau},
+          {"measuring", std::move(measuring)}};
 }
 
 std::string ScoreJson(const Score& score,
@@ -404,10 +424,10 @@ int RunScore(const ScoreFlags& flags, const Terminal& terminal) {
   const std::vector<Prediction> predictions = costmodel::PredictRuns(runs);
   const Score score = ScorePredictions(predictions);
   // Inputs that may be wrong are read before anything is written.
-  const costmodel::DecisionScore decisions =
-      costmodel::ScoreDecisions(runs, predictions);
   const std::shared_ptr<const costmodel::IntervalModel> intervals =
       ReadIntervals();
+  const costmodel::DecisionScore decisions =
+      costmodel::ScoreDecisions(runs, predictions, intervals.get());
   const std::vector<costmodel::RunError> errors = ErrorsOf(runs, predictions);
   std::string text = calibration_text + ScoreText(score, terminal) +
                      InsideText(*intervals, errors) + DecisionText(decisions);

@@ -91,7 +91,8 @@ std::string SearchText(const TrainingJob& job, const StrategySearch& search,
   return text + table.ToString(terminal) + StrategyLegend(question) +
          "80%: of measured times of this kind, relative to the prediction; ?: "
          "no measured run\nis near\n\n" +
-         MeasuredText(job, search, question);
+         MeasuredText(job, search, question) +
+         NextRunsText(job, search, *question.intervals);
 }
 
 nlohmann::ordered_json SearchJson(const TrainingJob& job,
@@ -116,6 +117,7 @@ nlohmann::ordered_json SearchJson(const TrainingJob& job,
     json["best"].push_back(
         ToJson(ReportOfRanked(job, ranked, question.limit), question));
   }
+  json["next_runs"] = NextRunsJson(job, search, *question.intervals);
   if (search.measured) {
     json["measured"] =
         ToJson(ReportOfRanked(job, *search.measured, question.limit), question);

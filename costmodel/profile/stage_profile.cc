@@ -316,7 +316,7 @@ graph::Profile StageProfile(const TrainingJob& job, size_t stage) {
   TrainingJob whole = job;
   whole.strategy.recomputation = Recomputation::kNone;
   whole.strategy.parts.clear();
-  whole.strategy.full_layers = 0;
+  whole.strategy.full_layers = whole.strategy.every_layers = 0;
   RequireProfile(whole, DivideLayers(whole).at(stage));
   graph::Profile profile = ProfileWriter(whole, stage).Write();
   profile.model.root_class = "Transformer";

@@ -46,7 +46,7 @@ std::vector<TrainingStrategy> Policies(const TrainingJob& job) {
   std::vector<TrainingStrategy> policies;
   TrainingStrategy strategy = job.strategy;
   strategy.parts.clear();
-  strategy.full_layers = 0;
+  strategy.full_layers = strategy.every_layers = 0;
   strategy.recomputation = Recomputation::kNone;
   policies.push_back(strategy);
   const std::vector<StageContent> stages = DivideLayers(job);

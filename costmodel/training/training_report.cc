@@ -97,11 +97,14 @@ IterationFlops CountIterationFlops(const TrainingJob& job) {
     flops += LayerFlops(shape, one, false) * static_cast<double>(layers - moe);
   }
   if (moe > 0) flops += LayerFlops(shape, one, true) * static_cast<double>(moe);
-  if (one.full_layers > 0) {
-    const double recomputed =
-        static_cast<double>(one.full_layers * job.strategy.pipeline) /
-        static_cast<double>(layers);
-    flops.recomputation *= std::min(1.0, recomputed);
+  if (one.full_layers > 0 || one.every_layers > 0) {
+    int64_t recomputed_layers = 0;
+    for (const StageContent& stage : DivideLayers(job)) {
+      recomputed_layers += RecomputedLayers(one, stage.Layers());
+    }
+    flops.recomputation *=
+        std::min(1.0, static_cast<double>(recomputed_layers) /
+                          static_cast<double>(layers));
   }
   flops.all += FlopsOf(LogitsOperations(shape, one), one).all *
                static_cast<double>(1 + shape.mtp_layers);

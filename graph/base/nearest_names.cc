@@ -66,9 +66,16 @@ int Distance(std::string_view a, std::string_view b, int limit) {
 }
 
 struct Candidate {
-  int distance;
-  size_t index;
+  int distance = 0;
+  size_t other_letters = 0;  // after those that both begin with
+  size_t index = 0;
+
+  auto operator<=>(const Candidate&) const = default;
 };
+
+size_t CommonLetters(std::string_view a, std::string_view b) {
+  return static_cast<size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+}
 
 }  // namespace
 
@@ -90,14 +97,12 @@ std::vector<std::string> NearestNames(std::string_view name,
     const std::string_view a = End(name);
     const std::string_view b = End(LastComponents(known_names[i], name));
     int limit = static_cast<int>(std::max(a.size(), b.size()) / 2);
-    if (best.size() == open) limit = std::min(limit, best.back().distance - 1);
-    if (limit < 0) break;
+    if (best.size() == open) limit = std::min(limit, best.back().distance);
     const int distance = Distance(a, b, limit);
     if (distance > limit) continue;
-    if (best.size() == open) best.pop_back();
-    const auto place =
-        std::ranges::upper_bound(best, distance, {}, &Candidate::distance);
-    best.insert(place, {distance, i});
+    const Candidate candidate{distance, a.size() - CommonLetters(a, b), i};
+    best.insert(std::ranges::upper_bound(best, candidate), candidate);
+    if (best.size() > open) best.pop_back();
   }
   for (const Candidate& candidate : best)
     result.push_back(known_names[candidate.index]);

@@ -482,7 +482,9 @@ def test_search_is_shown(browser, pages):
             assert row["memory"] == bytes_text(max(s["total_bytes"] for s in entry["stages"]))
             assert row["MFU"] == f"{100 * entry['model_utilisation']:.1f}%"
         opened.page.select_option("#trade select", "3")
-        assert opened.page.text_content("#trade .reading").startswith("4: ")
+        reading = opened.page.text_content("#trade .reading")
+        assert reading.startswith("4: ")
+        assert reading.endswith(f" of {bytes_text(best[3]['budget_bytes'])}")
 
 
 def test_strategies_of_calculons_model_are_shown(browser, pages):

@@ -49,7 +49,7 @@ TRAIN = {
     "--vp": ["1", "2"], "--cp": ["1", "2"], "--ep": ["1", "2", "8"], "--etp": ["1", "2"], "--zero": ["0", "1", "2", "3"],
     "--gbs": ["1", "8", "96"], "--mbs": ["1", "4"], "--seq": ["1", "128", "131072"], "--offload-layers": ["0", "1", "any"],
     "--recompute": ["none", "full", "full:1", "selective:core_attn", "selective:mlp+layernorm", "selective:op", "plan"],
-    "--pp-schedule": ["1F1B", "Interleaved1F1B", "zero_bubble", "ZBVZeroBubble", "DualPipe", "any"], "-t": ["1", "1000"],
+    "--pp-schedule": ["1F1B", "Interleaved1F1B", "zero_bubble", "ZBVZeroBubble", "VHalf", "VMin", "DualPipe", "any"], "-t": ["1", "1000"],
     "--cp-comm-type": ["p2p", "all_gather", "a2a"], "--sp": ["true", "false"], "--budget": ["1GiB", "80GiB", "1B", "1PiB"],
     "--implementation": ["fused", "eager"], "--precision": ["fp16", "fp8_delayed", "nvfp4"], "--time-limit": LIMITS,
     "--dispatcher": ["alltoall", "deepep"], "--software": ["torchtitan"], "--stage": ["0", "3"], "--attention": ["flash", "unfused"],

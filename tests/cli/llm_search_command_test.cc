@@ -288,8 +288,9 @@ TEST_F(LlmSearchTest, SchedulesAreThoseOfTheSoftwareUnlessSaid) {
               testing::ElementsAre("DualPipe"));
   EXPECT_THAT(schedules({"--software", "torchtitan"}),
               testing::Contains("ZBVZeroBubble"));
-  EXPECT_THAT(schedules({"--pp-schedule", "any"}),
-              testing::IsSupersetOf({"DualPipe", "ZBVZeroBubble"}));
+  EXPECT_THAT(
+      schedules({"--pp-schedule", "any"}),
+      testing::IsSupersetOf({"DualPipe", "ZBVZeroBubble", "VHalf", "VMin"}));
 }
 
 // Offload is tried if it is requested, and then as little as fits.
@@ -360,10 +361,12 @@ TEST_F(LlmSearchTest, KeepsWhatAnImplementationCannotOutOfTheSearch) {
 }
 
 TEST_F(LlmSearchTest, ANumberOfLayersThatIsSaidIsKept) {
-  const json answer = AcplanJson(SearchWith({"--recompute", "full:3"}));
-  EXPECT_FALSE(answer["best"].empty());
-  for (const json& best : answer["best"]) {
-    EXPECT_EQ(best["strategy"]["recompute"], "full:3");
+  for (const char* layers : {"full:3", "every:2"}) {
+    const json answer = AcplanJson(SearchWith({"--recompute", layers}));
+    EXPECT_FALSE(answer["best"].empty());
+    for (const json& best : answer["best"]) {
+      EXPECT_EQ(best["strategy"]["recompute"], layers);
+    }
   }
 }
 

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tests/support/repetitions.h"
@@ -50,16 +51,21 @@ NearNames NaiveNearest(const std::string& name, const NearNames& names,
   NearNames result;
   for (const std::string& k : names)
     if (ends_in_it(k)) result.push_back(k);
-  std::vector<std::pair<size_t, size_t>> others;
+  std::vector<std::tuple<size_t, size_t, size_t>> others;
   for (size_t i = 0; i < names.size(); ++i) {
     const std::string compared = LastComponents(names[i], name);
     const size_t distance = NaiveDistance(name, compared);
     if (!ends_in_it(names[i]) &&
-        distance <= std::max(name.size(), compared.size()) / 2)
-      others.emplace_back(distance, i);
+        distance <= std::max(name.size(), compared.size()) / 2) {
+      size_t common = 0;
+      while (common < std::min(name.size(), compared.size()) &&
+             name[common] == compared[common])
+        ++common;
+      others.emplace_back(distance, name.size() - common, i);
+    }
   }
   std::ranges::sort(others);
-  for (auto [distance, i] : others) result.push_back(names[i]);
+  for (auto [distance, rest, i] : others) result.push_back(names[i]);
   if (result.size() > count) result.resize(count);
   return result;
 }
@@ -94,9 +100,11 @@ TEST(NearestNames, LeavesOutWhatIsFarAway) {
   EXPECT_THAT(NearestNames("encoder", names, 0), IsEmpty());
 }
 
-TEST(NearestNames, BreaksTiesByOrder) {
-  const NearNames names = {"ac", "ab", "ad"};
+TEST(NearestNames, BreaksTiesByTheBeginningAndByOrder) {
+  const NearNames names = {"ba", "ac", "ab", "ad"};
   EXPECT_THAT(NearestNames("aa", names, 2), ElementsAre("ac", "ab"));
+  EXPECT_THAT(NearestNames("h10", NearNames{"a10", "h20", "h100"}, 1),
+              ElementsAre("h100"));
 }
 
 TEST(NearestNames, EqualsTheDefinitionOnRandomNames) {

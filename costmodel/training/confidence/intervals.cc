@@ -221,7 +221,15 @@ Interval ErrorScale::At(const ErrorCauses& causes) const {
 }
 
 IntervalModel::IntervalModel(std::vector<RunError> errors)
-    : runs_(EachRun(errors)), scale_(FitScale(Explain(errors, runs_))) {}
+    : runs_(EachRun(errors)) {
+  const std::vector<ExplainedError> explained = Explain(errors, runs_);
+  scale_ = FitScale(explained);
+  std::vector<double> widths;
+  for (const ExplainedError& error : explained) {
+    widths.push_back(scale_.At(error.causes).Width());
+  }
+  choice_errors_ = FitChoiceErrors(errors, widths);
+}
 
 bool IntervalModel::HasGpu(std::string_view gpu) const {
   return std::ranges::any_of(

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "costmodel/training/confidence/error_table.h"
+#include "costmodel/training/confidence/next_runs.h"
 #include "costmodel/training/confidence/run_kind.h"
 
 namespace acplan::costmodel {
@@ -36,6 +38,8 @@ using ErrorCauses = std::array<double, kErrorCauses>;
 struct Interval {
   double low = 1;
   double high = 1;
+
+  double Width() const { return std::log(high / low); }
 };
 
 // The confidence in the prediction of one run.
@@ -75,6 +79,8 @@ class IntervalModel {
   // The measured runs, each once.
   const std::vector<RunError>& runs() const { return runs_; }
   const ErrorScale& scale() const { return scale_; }
+  // How the errors of strategies of one job differ.
+  const ChoiceErrors& choice_errors() const { return choice_errors_; }
 
  private:
   Confidence WithNearest(const RunKind& kind, double distance,
@@ -82,6 +88,7 @@ class IntervalModel {
 
   std::vector<RunError> runs_ = {};
   ErrorScale scale_ = {};
+  ChoiceErrors choice_errors_ = {};
 };
 
 // The distances from the strategies of one job to the nearest measured run, for searches.

@@ -213,7 +213,11 @@ const Accelerator& FindAccelerator(const TrainingSystems& systems,
   }
   const Accelerator* best = abbreviated == nullptr ? longest : abbreviated;
   if (best == nullptr) {
-    const auto nearest = graph::NearestNames(capitals, known_names, 1);
+    std::vector<std::string> names = known_names;
+    for (const std::string& known_name : known_names) {
+      names.push_back(known_name.substr(0, known_name.find('-')));
+    }
+    const auto nearest = graph::NearestNames(capitals, names, 1);
     throw InputError(fmt::format(
         "gpu: expected one of {}, found {}{}", fmt::join(known_names, ", "),
         graph::Quoted(name),

@@ -204,9 +204,7 @@ RankMemory EagerActivations(const TrainingJob& job) {
   const bool is_full = s.recomputation == Recomputation::kFull;
   int64_t recomputed_layers = 0;
   if (is_full) {
-    recomputed_layers = s.full_layers > 0
-                            ? std::min(s.full_layers, shape.layers)
-                            : shape.layers;
+    recomputed_layers = RecomputedLayers(s, shape.layers);
   }
   const int64_t dense_again = std::min(recomputed_layers, dense);
   const int64_t moe_again = recomputed_layers - dense_again;

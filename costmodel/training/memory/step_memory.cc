@@ -124,7 +124,7 @@ double OffloadedShare(const TrainingStrategy& s, const StageContent& stage) {
 double KeptOfStage(const TrainingJob& job, const LayerMemories& layers,
                    const StageContent& stage) {
   const TrainingStrategy& s = job.strategy;
-  int64_t recomputed = s.full_layers > 0 ? s.full_layers : stage.Layers();
+  int64_t recomputed = RecomputedLayers(s, stage.Layers());
   double kept_bytes = 0;
   const auto add = [&](const LayerMemory& plain_layer,
                        const LayerMemory& recomputed_layer, int64_t count) {

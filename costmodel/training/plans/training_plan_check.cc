@@ -256,7 +256,7 @@ std::set<std::string> RunNames(const LayerGraph& graph, OperationSet runs) {
 
 TrainingJob RecomputingAs(TrainingJob job, Recomputation recomputation) {
   job.strategy.recomputation = recomputation;
-  job.strategy.full_layers = 0;
+  job.strategy.full_layers = job.strategy.every_layers = 0;
   return job;
 }
 

@@ -96,6 +96,11 @@ TrainingStrategy WithRecomputation(const CsvRow& row,
     strategy.full_layers = NumberIn(text);
     return strategy;
   }
+  if (text.starts_with("every:")) {
+    strategy.recomputation = Recomputation::kFull;
+    strategy.every_layers = NumberIn(text);
+    return strategy;
+  }
   constexpr std::string_view kSelective = "selective:";
   if (text == "selective:op") {
     strategy.recomputation = Recomputation::kOperators;
@@ -136,6 +141,10 @@ TrainingStrategy DegreesOf(const CsvRow& row) {
   if (strategy.chunks > 1) strategy.schedule = PipelineSchedule::kInterleaved;
   if (Contains(schedule, "dualpipe")) {
     strategy.schedule = PipelineSchedule::kDualPipe;
+  } else if (Contains(schedule, "v-half") || Contains(schedule, "v-min")) {
+    strategy.schedule = Contains(schedule, "half") ? PipelineSchedule::kHalfV
+                                                   : PipelineSchedule::kMinV;
+    strategy.chunks = 2;
   } else if (Contains(schedule, "zbv") || Contains(schedule, "zb-v")) {
     strategy.schedule = PipelineSchedule::kZeroBubbleV;
     strategy.chunks = 2;

@@ -163,7 +163,7 @@ void UnitSearch::TryLayers(const Kinds& kinds) {
   layers = 0;
 }
 
-// Tries the number of layers that was requested, if a stage may have it.
+// Tries the layers that were requested, if a stage may have them.
 void UnitSearch::TryStatedLayers(const Kinds& kinds) {
   TrainingStrategy& s = job_.strategy;
   const int64_t stage = (job_.shape.layers + s.pipeline - 1) / s.pipeline;
@@ -214,7 +214,7 @@ StrategySearch UnitSearch::Run() {
       // Neither recomputed nor offloaded layers change it.
       budget_ = PyTorchBytes(question_.limit, job_);
       if (s.recomputation == Recomputation::kFull &&
-          question_.space.full_layers > 0) {
+          (question_.space.full_layers > 0 || s.every_layers > 0)) {
         TryStatedLayers(layout.kinds);
       } else if (s.recomputation == Recomputation::kFull) {
         TryLayers(layout.kinds);

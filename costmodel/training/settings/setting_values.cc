@@ -46,7 +46,17 @@ TrainingStrategy WithSelective(TrainingStrategy strategy, std::string_view key,
   return strategy;
 }
 
-// Applies acplan's own word: none, full, full:N, selective:PARTS or plan.
+// Returns the whole number after a word such as "full:", or 0 if the text is another one.
+int64_t NumberAfter(std::string_view word, std::string_view text) {
+  int64_t number = 0;
+  if (!text.starts_with(word)) return 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] =
+      std::from_chars(text.data() + word.size(), end, number);
+  return error == std::errc() && rest == end ? number : 0;
+}
+
+// Applies acplan's own word: none, full, full:N, every:N, selective:PARTS or plan.
 TrainingStrategy WithRecompute(TrainingStrategy strategy,
                                const SettingValues& values) {
   const std::string text = values.Text("recompute");
@@ -55,7 +65,6 @@ TrainingStrategy WithRecompute(TrainingStrategy strategy,
     strategy.recomputation = Recomputation::kPlan;
     return strategy;
   }
-  constexpr std::string_view kFull = "full:";
   constexpr std::string_view kSelective = "selective:";
   if (text == "selective") {
     return WithSelective(strategy, "recompute", "core_attn", values);
@@ -67,14 +76,12 @@ TrainingStrategy WithRecompute(TrainingStrategy strategy,
   }
   strategy.recomputation = Recomputation::kFull;
   if (text == "full") return strategy;
-  const char* begin = text.data() + kFull.size();
-  const char* end = text.data() + text.size();
-  if (!text.starts_with(kFull) ||
-      std::from_chars(begin, end, strategy.full_layers).ptr != end ||
-      strategy.full_layers < 1) {
+  strategy.full_layers = NumberAfter("full:", text);
+  strategy.every_layers = NumberAfter("every:", text);
+  if (std::max(strategy.full_layers, strategy.every_layers) < 1) {
     values.Fail("recompute",
-                "none, full, full:N (layers per stage), selective:PARTS, "
-                "selective:op or plan");
+                "none, full, full:N (layers per stage), every:N (each N-th "
+                "layer), selective:PARTS, selective:op or plan");
   }
   return strategy;
 }
@@ -108,7 +115,12 @@ TrainingStrategy WithMode(TrainingStrategy strategy,
   if (mode == 1) strategy.recomputation = Recomputation::kFull;
   if (mode != 2) return strategy;
   if (values.Has("ac_option") && values.Text("ac_option") != "op") {
-    values.Fail("ac_option", "op (for every N-th layer, use recompute full:N)");
+    strategy.recomputation = Recomputation::kFull;
+    strategy.every_layers = NumberAfter("", values.Text("ac_option"));
+    if (strategy.every_layers < 1) {
+      values.Fail("ac_option", "op, or N for each N-th layer");
+    }
+    return strategy;
   }
   strategy.recomputation = Recomputation::kOperators;
   return strategy;

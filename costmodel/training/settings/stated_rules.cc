@@ -14,7 +14,7 @@ void Require(bool holds, const std::string& message) {
 }
 
 void CheckPipeline(const ModelShape& shape, const TrainingStrategy& s) {
-  Require(s.chunks == 1 || s.schedule == PipelineSchedule::kZeroBubbleV ||
+  Require(s.chunks == 1 || IsVShaped(s.schedule) ||
               s.Microbatches() % s.pipeline == 0,
           fmt::format("vp: expected 1 unless pp divides the microbatches of a "
                       "rank, found vp {}, pp {} and {} microbatches",
@@ -65,7 +65,8 @@ void CheckImplementation(const ModelShape& shape, const TrainingStrategy& s) {
           "eager");
   Require(s.recomputation == Recomputation::kNone ||
               s.recomputation == Recomputation::kFull,
-          "recompute: expected none, full or full:N with the implementation "
+          "recompute: expected none, full, full:N or every:N with the "
+          "implementation "
           "eager");
   Require(s.offloaded_layers == 0,
           "offload_layers: expected 0 with the implementation eager");
@@ -76,11 +77,13 @@ void CheckMixers(const ModelShape& shape, const TrainingStrategy& s) {
   if (shape.HasUniformLayers()) return;
   const std::string_view part =
       shape.IsHybrid() ? "linear mixers" : "indexers of sparse attention";
-  Require(s.recomputation != Recomputation::kPlan &&
-              s.recomputation != Recomputation::kSelective,
-          fmt::format("recompute: expected none, full, full:N or selective:op, "
-                      "as plans and parts of layers with {} are not modelled",
-                      part));
+  Require(
+      s.recomputation != Recomputation::kPlan &&
+          s.recomputation != Recomputation::kSelective,
+      fmt::format(
+          "recompute: expected none, full, full:N, every:N or "
+          "selective:op, as plans and parts of layers with {} are not modelled",
+          part));
   Require(s.context == 1,
           fmt::format("cp: expected 1, as context parallelism of {} is not "
                       "modelled; found {}",

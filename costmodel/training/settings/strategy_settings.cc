@@ -83,11 +83,24 @@ std::optional<PipelineSchedule> StatedSchedule(const SettingValues& values,
                                        kDualPipe,
                                        kZeroBubble,
                                        kZeroBubble,
-                                       kZeroBubble};
-  std::vector<std::string_view> names = {
-      "1F1B", "Interleaved1F1B", "interleaved_1f1b",      "ZBVZeroBubble",
-      "ZBV",  "DualPipe",        "InterleavedZeroBubble", "zero_bubble",
-      "ZBH1"};
+                                       kZeroBubble,
+                                       kHalfV,
+                                       kHalfV,
+                                       kMinV,
+                                       kMinV};
+  std::vector<std::string_view> names = {"1F1B",
+                                         "Interleaved1F1B",
+                                         "interleaved_1f1b",
+                                         "ZBVZeroBubble",
+                                         "ZBV",
+                                         "DualPipe",
+                                         "InterleavedZeroBubble",
+                                         "zero_bubble",
+                                         "ZBH1",
+                                         "VHalf",
+                                         "V-Half",
+                                         "VMin",
+                                         "V-Min"};
   if (may_be_any) names.emplace_back("any");
   const int choice = values.Choice("pp_schedule", names);
   if (choice < 0 || choice >= static_cast<int>(std::size(kAll))) return {};
@@ -202,9 +215,7 @@ TrainingStrategy DegreesOf(const SettingValues& values,
   s.chunks = ChunksOf(values, shape, s.pipeline);
   s = WithLayoutText(std::move(s), values, shape);
   s.schedule = ScheduleOf(values, s.chunks);
-  if (s.schedule == PipelineSchedule::kZeroBubbleV && !values.Has("vp")) {
-    s.chunks = 2;
-  }
+  if (IsVShaped(s.schedule) && !values.Has("vp")) s.chunks = 2;
   s.first_layers = values.Whole("first_layers", 0, 0);
   s.last_layers = values.Whole("last_layers", 0, 0);
   s.counts_embedding = values.Flag("counts_embedding", false);

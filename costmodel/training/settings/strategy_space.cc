@@ -77,7 +77,7 @@ bool IsUnitLegal(const ModelShape& shape, const TrainingStrategy& s) {
 bool IsScheduleLegal(const TrainingStrategy& s) {
   const int64_t microbatches = s.Microbatches();
   if (s.schedule == kDualPipe) return microbatches >= 2 * s.pipeline;
-  return s.chunks == 1 || s.schedule == kZeroBubbleV ||
+  return s.chunks == 1 || IsVShaped(s.schedule) ||
          microbatches % s.pipeline == 0;
 }
 
@@ -114,6 +114,8 @@ bool HasChunks(PipelineSchedule schedule, int64_t pipeline, int64_t chunks) {
     case kZeroBubble:
       return pipeline > 1;
     case kZeroBubbleV:
+    case kHalfV:
+    case kMinV:
       return pipeline > 1 && chunks == 2;
     case kDualPipe:
       return pipeline % 2 == 0 && chunks == 1;
@@ -240,7 +242,12 @@ class UnitLister {
 }  // namespace
 
 std::vector<PipelineSchedule> EverySchedule() {
-  return {kOneForwardOneBackward, kInterleaved, kZeroBubble, kZeroBubbleV,
+  return {kOneForwardOneBackward,
+          kInterleaved,
+          kZeroBubble,
+          kZeroBubbleV,
+          kHalfV,
+          kMinV,
           kDualPipe};
 }
 

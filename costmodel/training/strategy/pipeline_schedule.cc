@@ -1,6 +1,7 @@
 #include "costmodel/training/strategy/pipeline_schedule.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace acplan::costmodel {
 
@@ -20,6 +21,22 @@ double WaitFor(PipelineSchedule schedule, const ScheduledStages& stage) {
   }
 }
 
+// Returns the seconds that the slowest stage waits in all passes of V-Min, where forward
+// passes and both kinds of gradients take turns: each turn takes as long as the longest of
+// the three on any stage.
+double TurnSeconds(const TrainingStrategy& strategy,
+                   const std::vector<ScheduledStages>& stages) {
+  double turn = 0;
+  double busy = 0;
+  for (const ScheduledStages& stage : stages) {
+    const double forward = stage.total - stage.backward;
+    turn = std::max(
+        {turn, forward, stage.backward - stage.weights, stage.weights});
+    busy = std::max(busy, stage.total);
+  }
+  return PassesOfStage(strategy) * std::max(0.0, 3 * turn - busy);
+}
+
 }  // namespace
 
 double BubbleSeconds(const TrainingStrategy& strategy,
@@ -36,6 +53,9 @@ double BubbleSeconds(const TrainingStrategy& strategy,
     // A stage here has two of the parts in the formula.
     return (pipeline / 2 - 1) * sum / (2 * pipeline);
   }
+  if (strategy.schedule == PipelineSchedule::kMinV) {
+    return (sum - longest) * 2 / 3 + TurnSeconds(strategy, stages);
+  }
   return (sum - longest) / static_cast<double>(strategy.chunks);
 }
 
@@ -51,6 +71,12 @@ double MicrobatchesInFlight(const TrainingStrategy& s, size_t index) {
   const double passes = PassesOfStage(s);
   if (s.schedule == PipelineSchedule::kZeroBubbleV) {
     return std::min(passes, pipeline);
+  }
+  if (s.schedule == PipelineSchedule::kHalfV) {
+    return std::min(passes, std::floor((pipeline + 2) / 2));
+  }
+  if (s.schedule == PipelineSchedule::kMinV) {
+    return std::min(passes, std::floor((pipeline + 4) / 3));
   }
   if (s.schedule == PipelineSchedule::kDualPipe) {
     return std::min(passes, (pipeline + 1) / 2);

@@ -125,7 +125,7 @@ std::vector<int64_t> StatedCounts(int64_t layers, int64_t mtp_layers,
 // Returns the stage of a chunk: in turn, or back and forth.
 size_t StageOfChunk(size_t chunk, const TrainingStrategy& s) {
   const size_t stages = static_cast<size_t>(s.pipeline);
-  if (s.schedule != PipelineSchedule::kZeroBubbleV) return chunk % stages;
+  if (!IsVShaped(s.schedule)) return chunk % stages;
   return chunk < stages ? chunk : 2 * stages - 1 - chunk;
 }
 

@@ -79,16 +79,17 @@ void CheckDegrees(const TrainingStrategy& s, const StrategyRules& rules) {
 }
 
 void CheckSchedule(const TrainingStrategy& s, const StrategyRules& rules) {
-  const bool is_two_way = s.schedule == PipelineSchedule::kZeroBubbleV ||
-                          s.schedule == PipelineSchedule::kDualPipe;
+  const bool is_two_way =
+      IsVShaped(s.schedule) || s.schedule == PipelineSchedule::kDualPipe;
   rules.Require(s.pipeline > 1 || (!is_two_way &&
                                    s.schedule != PipelineSchedule::kZeroBubble),
                 "pp_schedule: expected 1F1B without pipeline parallelism, "
                 "found another one");
-  if (s.schedule == PipelineSchedule::kZeroBubbleV) {
-    rules.Require(
-        s.chunks == 2,
-        fmt::format("vp: expected 2 with ZBVZeroBubble, found {}", s.chunks));
+  if (IsVShaped(s.schedule)) {
+    rules.Require(s.chunks == 2,
+                  fmt::format("vp: expected 2 with ZBVZeroBubble, VHalf or "
+                              "VMin, found {}",
+                              s.chunks));
   }
   if (s.schedule == PipelineSchedule::kDualPipe) {
     rules.Require(s.pipeline % 2 == 0 && s.chunks == 1,
@@ -166,6 +167,16 @@ std::optional<std::set<LayerPart>> LayerPartsNamed(std::string_view names) {
     parts.insert(entry->second.begin(), entry->second.end());
   }
   return parts;
+}
+
+bool IsVShaped(PipelineSchedule schedule) {
+  using enum PipelineSchedule;
+  return schedule == kZeroBubbleV || schedule == kHalfV || schedule == kMinV;
+}
+
+int64_t RecomputedLayers(const TrainingStrategy& s, int64_t layers) {
+  if (s.every_layers > 0) return layers / s.every_layers;
+  return s.full_layers > 0 ? std::min(s.full_layers, layers) : layers;
 }
 
 bool DividesHeads(const ModelShape& shape, const TrainingStrategy& s) {

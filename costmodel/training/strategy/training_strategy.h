@@ -17,6 +17,8 @@ enum class PipelineSchedule {
   kInterleaved,
   kZeroBubble,   // ZB-H1: gradients of weights fill the bubble
   kZeroBubbleV,  // ZB-V: two chunks per stage, the second in reverse order
+  kHalfV,     // V-Half: the same chunks, with half of the activations of 1F1B
+  kMinV,      // V-Min: with a third of them
   kDualPipe,  // microbatches from both ends; a stage has its mirror's layers too
 };
 
@@ -47,7 +49,7 @@ std::optional<std::set<LayerPart>> LayerPartsNamed(std::string_view names);
 enum class Recomputation {
   kNone,
   kSelective,  // `parts` of every layer
-  kFull,       // every layer, or the first `full_layers` of each stage
+  kFull,       // every layer, or some of each stage (RecomputedLayers)
   kOperators,  // torchtitan's rule: every second product is kept
   kPlan,       // the best plan of each stage (training_plan.h)
 };
@@ -103,7 +105,10 @@ struct TrainingStrategy {
   AttentionKernel attention = AttentionKernel::kFlash;
   Recomputation recomputation = Recomputation::kNone;
   std::set<LayerPart> parts = {};
+  // If full recomputation is of some layers: of the first `full_layers` of each stage, or of
+  // every `every_layers`-th one; 0 for all layers.
   int64_t full_layers = 0;
+  int64_t every_layers = 0;
   int64_t offloaded_layers = 0;  // the layers whose activations go to the host
   CudaGraphs graphs = CudaGraphs::kNone;
   bool overlaps_data = false;    // gradients and parameters with computation
@@ -133,6 +138,13 @@ struct TrainingStrategy {
   int64_t Microbatches() const { return global_batch / Data() / microbatch; }
   bool IsLowPrecision() const { return precision != ProductPrecision::kBf16; }
 };
+
+// Returns whether a stage has two chunks, the second ones in reverse order of the stages.
+bool IsVShaped(PipelineSchedule schedule);
+
+// Returns how many of a stage's `layers` full recomputation runs again. Of every n-th layer,
+// these are the n-th, the 2 n-th and so on of the stage, as torchtitan counts them.
+int64_t RecomputedLayers(const TrainingStrategy& strategy, int64_t layers);
 
 // Returns whether the ranks of context parallelism can have the same number of heads each.
 bool DividesHeads(const ModelShape& shape, const TrainingStrategy& strategy);

@@ -145,11 +145,12 @@ StageTime StepPredictor::TimeOfStage(const StageContent& stage) const {
   if (stage.moe_layers > 0) {
     time.unit += moe_ * static_cast<double>(stage.moe_layers);
   }
-  if (job_.strategy.full_layers > 0) {
-    const double share = std::min(
-        1.0, static_cast<double>(job_.strategy.full_layers) /
-                 static_cast<double>(std::max<int64_t>(1, stage.Layers())));
-    time.unit.recomputation = time.unit.recomputation * share;
+  if (job_.strategy.full_layers > 0 || job_.strategy.every_layers > 0) {
+    const double again =
+        static_cast<double>(RecomputedLayers(job_.strategy, stage.Layers()));
+    const double layers =
+        static_cast<double>(std::max<int64_t>(1, stage.Layers()));
+    time.unit.recomputation = time.unit.recomputation * (again / layers);
   }
   if (stage.has_embedding) time.unit += units_.embedding;
   if (stage.has_logits) {

@@ -26,7 +26,8 @@ TEST(Decisions, AreThoseOfGroupsOfThree) {
   for (const double seconds : {9.0, 8.0, 30.0, 1.0, 2.0, 3.0, 1.0, 2.0}) {
     predictions.push_back({.seconds = seconds});
   }
-  const DecisionScore score = ScoreDecisions(runs, predictions);
+  const IntervalModel intervals({RunError{.id = "x", .ratio = 1.1}});
+  const DecisionScore score = ScoreDecisions(runs, predictions, &intervals);
   EXPECT_EQ(score.groups, 2U);
   EXPECT_EQ(score.runs, 6U);
   EXPECT_NEAR(score.regret, (.1 + 0) / 2, 1e-12);
@@ -35,6 +36,10 @@ TEST(Decisions, AreThoseOfGroupsOfThree) {
   EXPECT_NEAR(score.chance_regret, (1.1 / 3 + .6 / 3) / 2, 1e-12);
   EXPECT_NEAR(score.chance_good_share, 1.0 / 3, 1e-12);
   EXPECT_NEAR(score.kendall_tau, (1.0 / 3 + 1) / 2, 1e-12);
+  // The two fastest are measured.
+  EXPECT_EQ(score.measuring[0].regret, score.regret);
+  EXPECT_NEAR(score.measuring[1].regret, 0, 1e-12);
+  EXPECT_EQ(score.measuring[2].expected_regret, 0);
 }
 
 TEST(Decisions, RunsWithoutPredictionDoNotCount) {

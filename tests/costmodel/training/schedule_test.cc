@@ -133,6 +133,30 @@ TEST(PipelineSchedule, FillingTheBubbleNeverMakesItLonger) {
   }
 }
 
+// The table of Qi et al. 2024b: bubbles of p / 2 and 2 p / 3 of a microbatch,
+// activations of (p + 2) / 2 and (p + 4) / 3 microbatches.
+TEST(PipelineSchedule, VSchedulesPayForMemoryWithTime) {
+  const std::vector<ScheduledStages> equal = {
+      {.total = 3, .backward = 2, .weights = 1, .count = 8}};
+  TrainingStrategy s{.gpus = 8,
+                     .global_batch = 64,
+                     .microbatch = 1,
+                     .pipeline = 8,
+                     .chunks = 2,
+                     .schedule = PipelineSchedule::kHalfV};
+  EXPECT_DOUBLE_EQ(BubbleSeconds(s, equal), 7 * 3 / 2.0);
+  for (size_t i = 0; i < 8; ++i) EXPECT_EQ(MicrobatchesInFlight(s, i), 5);
+  s.schedule = PipelineSchedule::kMinV;
+  EXPECT_DOUBLE_EQ(BubbleSeconds(s, equal), 7 * 3 * 2 / 3.0);
+  EXPECT_EQ(MicrobatchesInFlight(s, 3), 4);
+  // Turns of 1.5 in place of 1, three in each of 64 passes.
+  const std::vector<ScheduledStages> uneven = {
+      {.total = 3, .backward = 2, .weights = .5, .count = 8}};
+  EXPECT_DOUBLE_EQ(BubbleSeconds(s, uneven), 14 + 64 * 1.5);
+  s.schedule = PipelineSchedule::kZeroBubbleV;
+  EXPECT_EQ(MicrobatchesInFlight(s, 3), 8);
+}
+
 // Table 2 of the DeepSeek-V3 report, F = 1, B = 2 of which W = 1, both at once
 // 3: (PP / 2 - 1) (3 + 2 - 3).
 TEST(PipelineSchedule, BubbleOfDualPipeIsThatOfItsTable) {
@@ -296,9 +320,14 @@ TEST(Bubble, RisesWithEachStage) {
     TrainingJob job = Piped();
     TrainingStrategy& s = job.strategy;
     using enum PipelineSchedule;
-    s.schedule = std::vector{kOneForwardOneBackward, kInterleaved, kZeroBubble,
-                             kZeroBubbleV, kDualPipe}[random() % 5];
-    s.chunks = s.schedule == kZeroBubbleV ? 2 : 1;
+    s.schedule = std::vector{kOneForwardOneBackward,
+                             kInterleaved,
+                             kZeroBubble,
+                             kZeroBubbleV,
+                             kHalfV,
+                             kMinV,
+                             kDualPipe}[random() % 7];
+    s.chunks = IsVShaped(s.schedule) ? 2 : 1;
     std::vector<ScheduledStages> stages;
     for (int stage = 0; stage < 4; ++stage) {
       const double forward = unit(random);

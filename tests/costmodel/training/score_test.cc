@@ -356,7 +356,8 @@ TEST(TrainingSystems, NamesOfOtherGpusAreRefused) {
               HasSubstr("found \"H200x\"; did you mean H200?"));
   EXPECT_THAT(ComplaintOfGpu("A100-SXM4-40GB-extra"),
               HasSubstr("did you mean A100-SXM4-40GB?"));
-  EXPECT_THAT(ComplaintOfGpu("H10"), HasSubstr("gpu: expected one of A100"));
+  EXPECT_THAT(ComplaintOfGpu("H10"),
+              HasSubstr("found \"H10\"; did you mean H100?"));
   EXPECT_THAT(ComplaintOfGpu("B"), HasSubstr("gpu: expected one of A100"));
   EXPECT_THAT(ComplaintOfGpu(""), HasSubstr("gpu: expected one of A100"));
 }

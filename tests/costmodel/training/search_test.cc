@@ -138,7 +138,7 @@ class Enumerator {
               schedule == PipelineSchedule::kOneForwardOneBackward;
           const bool is_interleaved =
               schedule == PipelineSchedule::kInterleaved;
-          const bool is_v = schedule == PipelineSchedule::kZeroBubbleV;
+          const bool is_v = IsVShaped(schedule);
           if ((is_one && chunks > 1) || (is_interleaved && chunks == 1) ||
               (is_v && chunks != 2)) {
             continue;

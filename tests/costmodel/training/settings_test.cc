@@ -73,6 +73,32 @@ TEST(StrategySettings, DialectsSayTheSame) {
   EXPECT_EQ(titan.strategy.fsdp, 64);
 }
 
+// torchtitan's mode "selective" with a number.
+TEST(StrategySettings, EachNthLayerMayRunAgain) {
+  const auto with = [](const std::string& settings) {
+    return SettingsJob(
+        Llama(), R"({"gpu": "H100", "gpus": 64, "pp": 2, )" + settings + "}");
+  };
+  const TrainingJob titan = with(
+      R"("activation_checkpoint": {"mode": "selective",
+                                   "selective_ac_option": "3"},
+         "software": "torchtitan")");
+  const TrainingJob third =
+      with(R"("recompute": "every:3", "software": "torchtitan")");
+  const TrainingJob five =
+      with(R"("recompute": "full:5", "software": "torchtitan")");
+  EXPECT_EQ(titan.strategy.every_layers, 3);
+  // Five of the 16 layers of a stage.
+  for (const TrainingJob& job : {titan, five}) {
+    EXPECT_DOUBLE_EQ(PredictStepTime(job).Total(),
+                     PredictStepTime(third).Total());
+    EXPECT_DOUBLE_EQ(PredictStepMemory(job).Worst().Total(),
+                     PredictStepMemory(third).Worst().Total());
+  }
+  EXPECT_EQ(ReportOfTraining(third).flops.hardware,
+            ReportOfTraining(five).flops.hardware);
+}
+
 TEST(StrategySettings, HiddenAndAttentionDropoutAreTwo) {
   const auto drops = [](const std::string& settings) {
     const TrainingStrategy s =
@@ -356,6 +382,8 @@ INSTANTIATE_TEST_SUITE_P(
               "recompute: expected none, full, full:N"),
         Dense("RecomputeNoLayers", R"("recompute": "full:0")",
               "recompute: expected none, full, full:N"),
+        Dense("RecomputeEachNoLayer", R"("recompute": "every:0")",
+              "recompute: expected none, full, full:N"),
         Dense("RecomputeLayers", R"("recompute": "full:9", "pp": 4)",
               "recompute: expected at most 8 layers of a stage, found 9"),
         Dense("RecomputePart", R"("recompute": "selective:soup")",
@@ -377,8 +405,8 @@ INSTANTIATE_TEST_SUITE_P(
         Dense("Granularity", R"("recompute-granularity": "fine")",
               "expected one of full, selective"),
         Dense("Option", R"("activation_checkpoint": {"mode": "selective",
-              "selective_ac_option": "2"})",
-              "expected op"),
+              "selective_ac_option": "two"})",
+              "expected op, or N for each N-th layer"),
         Dense("Layout", R"("pp": 2, "pipeline_model_parallel_layout": "Et|L")",
               "layout: expected a layout such as Et*3|(tt|)*14m|L of an "
               "embedding, 32 layers (t), 0 of prediction (m) and logits (L), "
@@ -425,7 +453,7 @@ INSTANTIATE_TEST_SUITE_P(
               "implementation: expected fused with 8 or 4 bits"),
         Dense("EagerParts",
               R"("implementation": "eager", "recompute": "selective:mlp")",
-              "recompute: expected none, full or full:N"),
+              "recompute: expected none, full, full:N or every:N"),
         Dense("Implementation", R"("implementation": "lazy")",
               "implementation: expected one of fused, eager"),
         Dense("Dispatcher", R"("dispatcher": "deepep")",

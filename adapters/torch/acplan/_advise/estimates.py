@@ -150,9 +150,7 @@ class Estimator:
         None if that is unknown. Without `may_trace`, from traces that were made for others."""
         best: Estimate | None = None
         parts: int | None = 1
-        while parts is not None and (
-            may_trace or (combination.kind, parts) in self._families
-        ):
+        while parts is not None and (may_trace or (combination.kind, parts) in self._families):
             estimate = self.estimate_in(combination, state, parts)
             if estimate is None:
                 break

@@ -3,10 +3,10 @@
 The state that a combination needs whatever its plan is computed from its parameters; if that is
 more than the device has, nothing else is done. The needs of the others are estimated from
 traces of few layers. Then they are traced, those of a kind of change that train fastest by
-estimate first, until one of that kind fits, however long it takes: a slow machine finds the same
-answer. In the time that is left, others are traced, and estimates remain of those that are not.
-A combination that does not fit by its trace is traced again with as many parts of the microbatch
-as its least budget says.
+estimate first, until one of that kind fits, however long it takes, so that a slow machine finds
+the same answer. In the time that is left, others are traced, and estimates remain of those that
+are not. A combination that does not fit by its trace is traced again with as many parts of the
+microbatch as its least budget says.
 """
 
 from collections import deque
