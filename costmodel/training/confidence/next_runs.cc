@@ -213,7 +213,7 @@ class RunChooser {
     }
   }
 
-  NextRuns Without() const { return {{}, RegretOf({})}; }
+  NextRuns NothingMeasured() const { return {{}, RegretOf({})}; }
 
   // Returns the best set of so many runs.
   NextRuns Best(size_t size) const {
@@ -231,8 +231,8 @@ class RunChooser {
     const Kriging kriging = KrigingOf(field_, measured, count);
     double sum = 0;
     for (size_t k = 0; k < samples_.size(); ++k) {
-      const size_t chosen = Fastest(kriging, logarithms_, samples_[k], count);
-      sum += std::expm1(logarithms_[chosen] + samples_[k][chosen] - least_[k]);
+      const size_t choice = Fastest(kriging, logarithms_, samples_[k], count);
+      sum += std::expm1(logarithms_[choice] + samples_[k][choice] - least_[k]);
     }
     return sum / static_cast<double>(samples_.size());
   }
@@ -282,7 +282,7 @@ std::vector<NextRuns> ChooseNextRuns(std::span<const PredictedRun> predicted,
                                      const ChoiceErrors& errors) {
   if (predicted.empty()) return {};
   const RunChooser chooser(predicted, errors);
-  std::vector<NextRuns> choices = {chooser.Without()};
+  std::vector<NextRuns> choices = {chooser.NothingMeasured()};
   for (size_t size = 2; size <= std::min(kMostMeasured, predicted.size());
        ++size) {
     choices.push_back(chooser.Best(size));
@@ -295,14 +295,14 @@ size_t FastestAfter(std::span<const PredictedRun> predicted,
                     std::span<const size_t> measured,
                     std::span<const double> seconds) {
   const std::vector<double> logarithms = LogarithmsOf(predicted);
-  std::vector<double> known(predicted.size(), 0);
+  std::vector<double> known_errors(predicted.size(), 0);
   for (size_t k = 0; k < measured.size(); ++k) {
-    known[measured[k]] = std::log(seconds[k]) - logarithms[measured[k]];
+    known_errors[measured[k]] = std::log(seconds[k]) - logarithms[measured[k]];
   }
   const Kriging kriging =
       KrigingOf(ErrorField(predicted, errors),
                 {measured.begin(), measured.end()}, predicted.size());
-  return Fastest(kriging, logarithms, known, predicted.size());
+  return Fastest(kriging, logarithms, known_errors, predicted.size());
 }
 
 }  // namespace acplan::costmodel

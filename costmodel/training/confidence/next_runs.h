@@ -12,8 +12,8 @@ namespace acplan::costmodel {
 // The errors of predictions of strategies of one job relative to each other: the difference
 // of ln(measured / predicted) of two strategies has the variance
 // width^2 (2 noise^2 + slope^2 d^2), where d is the distance of their kinds, and width is
-// ln(high / low) of the intervals of both. What the errors of all strategies have in common
-// does not change a choice.
+// ln(high / low) of the intervals of both. The part that the errors of all strategies
+// have in common does not change a choice.
 struct ChoiceErrors {
   double noise = 0;
   double slope = 0;

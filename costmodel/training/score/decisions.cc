@@ -53,9 +53,9 @@ std::array<DecisionScore::Measuring, 3> MeasuringOf(
     for (const size_t run : next[i].runs) {
       seconds.push_back(choices[run].measured);
     }
-    const size_t chosen =
+    const size_t choice =
         FastestAfter(predicted, errors, next[i].runs, seconds);
-    measuring[i] = {next[i].regret, choices[chosen].measured / best - 1};
+    measuring[i] = {next[i].regret, choices[choice].measured / best - 1};
   }
   return measuring;
 }

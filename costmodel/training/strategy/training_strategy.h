@@ -142,8 +142,8 @@ struct TrainingStrategy {
 // Returns whether a stage has two chunks, the second ones in reverse order of the stages.
 bool IsVShaped(PipelineSchedule schedule);
 
-// Returns how many of a stage's `layers` full recomputation runs again. Of every n-th layer,
-// these are the n-th, the 2 n-th and so on of the stage, as torchtitan counts them.
+// Returns how many of a stage's `layers` full recomputation runs again. If it is every n-th
+// one, these are the n-th, the 2 n-th and so on of the stage, as torchtitan counts them.
 int64_t RecomputedLayers(const TrainingStrategy& strategy, int64_t layers);
 
 // Returns whether the ranks of context parallelism can have the same number of heads each.

@@ -146,11 +146,12 @@ StageTime StepPredictor::TimeOfStage(const StageContent& stage) const {
     time.unit += moe_ * static_cast<double>(stage.moe_layers);
   }
   if (job_.strategy.full_layers > 0 || job_.strategy.every_layers > 0) {
-    const double again =
+    const double recomputed_layers =
         static_cast<double>(RecomputedLayers(job_.strategy, stage.Layers()));
     const double layers =
         static_cast<double>(std::max<int64_t>(1, stage.Layers()));
-    time.unit.recomputation = time.unit.recomputation * (again / layers);
+    time.unit.recomputation =
+        time.unit.recomputation * (recomputed_layers / layers);
   }
   if (stage.has_embedding) time.unit += units_.embedding;
   if (stage.has_logits) {

@@ -63,8 +63,8 @@ class Combination:
 
     @property
     def kind(self) -> tuple[str, ...]:
-        """What the forward and the backward pass depend on, and whether the update has
-        temporary tensors of all parameters."""
+        """The levers on which the forward and the backward pass depend, and whether the update
+        has temporary tensors of all parameters."""
         own = tuple(self.in_group(group) for group in ("precision", "method", "loss"))
         return (*own, "" if self.in_group("optimizer") else "plain")
 
