@@ -202,6 +202,12 @@ void RequireMegatron(const TrainingStrategy& strategy, std::string_view flag) {
         "no other",
         flag));
   }
+  if (strategy.lora_rank > 0) {
+    throw InputError(
+        fmt::format("{}: expected lora_rank 0, as Megatron-LM has no adapters; "
+                    "found {}",
+                    flag, strategy.lora_rank));
+  }
   if (strategy.implementation == costmodel::Implementation::kEager) {
     throw InputError(fmt::format(
         "{}: expected the implementation fused, found eager", flag));

@@ -147,6 +147,9 @@ ordered_json StrategyJson(const TrainingJob& job) {
       s.context > 1 && s.context_exchange != ContextExchange::kRing);
   add("etp", s.expert_tensor, s.expert_tensor > 1);
   add("optimizer_copies", s.optimizer_copies, s.optimizer_copies > 1);
+  add("lora_rank", s.lora_rank, s.lora_rank > 0);
+  add("lora_targets", "attention", s.lora_attention_only);
+  add("base_weights", "nf4", s.has_four_bit_base);
   add("offload_layers", s.offloaded_layers, s.offloaded_layers > 0);
   // Every positive share of dropout costs the same.
   add("hidden_dropout", .1, s.drops_hidden);

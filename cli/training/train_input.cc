@@ -96,6 +96,13 @@ constexpr SettingFlag kStrategyFlags[] = {
      "stage"},
     {"offload_layers", "--offload-layers",
      "layers per stage whose activations wait in host memory (0)"},
+    {"lora_rank", "--lora-rank",
+     "rank of adapters (LoRA) that are trained in place of the model (0: "
+     "none)"},
+    {"lora_targets", "--lora-targets",
+     "products that have adapters: all (default, of layers) or attention"},
+    {"base_weights", "--base-weights",
+     "frozen weights beside adapters: bf16 (default) or nf4 (QLoRA)"},
     {"hidden_dropout", "--hidden-dropout",
      "dropped share of the outputs of attention and feed-forward (the "
      "configuration's, or 0)"},

@@ -16,6 +16,7 @@
 #include "cli/training/limit_text.h"
 #include "cli/training/strategy_text.h"
 #include "cli/training/training_plan_text.h"
+#include "costmodel/training/layer/rank_parameters.h"
 #include "costmodel/training/settings/setting_names.h"
 #include "graph/base/byte_size.h"
 
@@ -33,8 +34,10 @@ using enum Table::Align;
 constexpr double kBytesPerGiB = 1024.0 * 1024 * 1024;
 constexpr int kChartColumns = 66;
 
-constexpr std::string_view kConvention =
-    "3 x the forward pass: products with logits, causal attention";
+// Returns how often the FLOPs of the forward pass count: frozen weights have no gradient.
+int PassesOf(const TrainingReport& report) {
+  return report.job.strategy.lora_rank > 0 ? 2 : 3;
+}
 
 costmodel::Confidence ConfidenceOf(const TrainingReport& report,
                                    const TrainQuestion& question) {
@@ -69,7 +72,8 @@ std::string RateText(const TrainingReport& report,
   table.AddRow(
       {"model TFLOP/s/GPU",
        fmt::format("{:.1f}", report.flops.model / seconds / gpus / 1e12),
-       "3 forward passes, with logits, causal attention"});
+       fmt::format("{} forward passes, with logits, causal attention",
+                   PassesOf(report))});
   table.AddRow({"model utilisation",
                 fmt::format("{:.1f}%", 100 * report.ModelUtilisation()),
                 fmt::format("of {:g} TFLOP/s in bf16",
@@ -201,6 +205,16 @@ std::array<MemoryPart, 7> PartsOf(const RankMemory& memory) {
            {"libraries", 'B', memory.libraries}}};
 }
 
+// Returns what is trained in place of the model, in two lines.
+std::string AdaptersText(const costmodel::TrainingJob& job) {
+  const TrainingStrategy& s = job.strategy;
+  return fmt::format(
+      "{}: {:.4g} million parameters of adapters of rank {} are trained{}\n"
+      "no measured run of the cost model trains adapters\n",
+      s.has_four_bit_base ? "QLoRA" : "LoRA", CountTrainedParameters(job) / 1e6,
+      s.lora_rank, s.lora_attention_only ? ", those of attention" : "");
+}
+
 std::string HeadingText(const TrainingReport& report,
                         const TrainQuestion& question,
                         const Terminal& terminal) {
@@ -220,6 +234,7 @@ std::string HeadingText(const TrainingReport& report,
                         : std::string(),
       FormatCount(s.global_batch), FormatCount(s.sequence),
       FormatCount(s.Microbatches()), s.microbatch);
+  if (s.lora_rank > 0) text += AdaptersText(job);
   text += fmt::format("{} products, recomputation: {}; software: {}\n\n",
                       costmodel::NameOf(s.precision), RecomputationText(s),
                       job.cluster.stack.name);
@@ -250,6 +265,9 @@ nlohmann::ordered_json ToJson(const TrainingReport& report,
       {"notes", question.notes},
       {"strategy", StrategyJson(report.job)},
       {"iteration_s", report.time.Total()}};
+  if (report.job.strategy.lora_rank > 0) {
+    json["trained_parameters"] = CountTrainedParameters(report.job);
+  }
   nlohmann::ordered_json parts;
   for (const TimePart& part : PartsOf(report.time)) {
     parts[std::string(part.name)] = part.seconds;
@@ -261,7 +279,9 @@ nlohmann::ordered_json ToJson(const TrainingReport& report,
   json["interval"] =
       ConfidenceJson(ConfidenceOf(report, question), report.time.Total());
   json["tokens_per_gpu_s"] = report.TokensPerGpuSecond();
-  json["flop_convention"] = std::string(kConvention);
+  json["flop_convention"] = fmt::format(
+      "{} x the forward pass: products with logits, causal attention",
+      PassesOf(report));
   json["model_flops"] = report.flops.model;
   json["hardware_flops"] = report.flops.hardware;
   json["model_utilisation"] = report.ModelUtilisation();

@@ -302,6 +302,12 @@ void RequireProfile(const TrainingJob& job, const StageContent& content) {
         "offload_layers: expected 0, as a profile has no host; found {}",
         job.strategy.offloaded_layers));
   }
+  if (job.strategy.lora_rank > 0) {
+    throw InputError(
+        fmt::format("lora_rank: expected 0, as a profile has no adapters; "
+                    "found {}",
+                    job.strategy.lora_rank));
+  }
   if (content.Layers() == 0 || content.Layers() > kMostLayers) {
     throw InputError(
         fmt::format("layers: expected 1 to {} in the stage, found {}",

@@ -109,8 +109,10 @@ IterationFlops CountIterationFlops(const TrainingJob& job) {
   flops.all += FlopsOf(LogitsOperations(shape, one), one).all *
                static_cast<double>(1 + shape.mtp_layers);
   const double sequences = static_cast<double>(job.strategy.global_batch);
-  return {3 * flops.all * sequences,
-          (3 * flops.all + flops.recomputation) * sequences};
+  // Frozen weights have no gradient.
+  const double passes = one.lora_rank > 0 ? 2 : 3;
+  return {passes * flops.all * sequences,
+          (passes * flops.all + flops.recomputation) * sequences};
 }
 
 double TrainingReport::Tokens() const {

@@ -14,6 +14,7 @@ constexpr double kOtherGeneration = 1;
 constexpr double kOtherSoftware = 1;
 constexpr double kOtherWidth = 1;
 constexpr double kOtherExperts = 2;
+constexpr double kOtherTraining = 2;
 constexpr double kOtherRecomputation = .5;
 
 // The sizes before this one do not depend on the strategy.
@@ -61,7 +62,8 @@ RunKind KindOfJob(const TrainingJob& job) {
                .software = job.cluster.stack.name,
                .width = WidthOf(s.precision),
                .has_experts = job.shape.IsMoe(),
-               .recomputed = RecomputedPartOf(s)};
+               .recomputed = RecomputedPartOf(s),
+               .trains_adapters = s.lora_rank > 0};
   kind.sizes = {Logarithm(CountActiveMatrixParameters(job.shape)),
                 Logarithm(s.sequence),
                 Logarithm(s.gpus),
@@ -100,6 +102,7 @@ double SquaredJobDistance(const RunKind& a, const RunKind& b) {
   }
   if (a.software != b.software) sum += Square(kOtherSoftware);
   if (a.width != b.width) sum += Square(kOtherWidth);
+  if (a.trains_adapters != b.trains_adapters) sum += Square(kOtherTraining);
   if (a.has_experts != b.has_experts) sum += Square(kOtherExperts);
   return sum;
 }

@@ -115,17 +115,58 @@ void LayerBuilder::AddProduct(std::string_view name, LayerPart part,
                               MatrixProduct product, double saved_bytes) {
   const double casts =
       product.is_low_precision ? CastLaunches(strategy_.precision) : 0;
-  const double biases = product.has_weights && HasBias(name, part);
+  const bool is_of_layer = name != "router" && name != "logits";
+  product.is_frozen = product.has_weights && strategy_.lora_rank > 0;
+  product.has_adapter =
+      product.is_frozen && is_of_layer &&
+      (!strategy_.lora_attention_only || part == LayerPart::kAttention ||
+       part == LayerPart::kMlaUp);
+  const double biases =
+      product.has_weights && !product.is_frozen && HasBias(name, part);
   // Each expert's tokens are cast and multiplied by separate launches.
   const double groups =
       product.has_weights && !strategy_.fuses_experts ? product.groups : 1;
+  const double products_backward = product.is_frozen ? 1 : 2;
+  LayerOperation operation{
+      .name = name,
+      .part = part,
+      .product = product,
+      .forward_launches = (1 + casts) * groups + 2 * casts,
+      .backward_launches =
+          (products_backward + casts) * groups + 2 * casts + biases,
+      // Only the gradient of a weight needs the input, be it that of the adapter's.
+      .saved_bytes =
+          product.is_frozen && !product.has_adapter ? 0 : saved_bytes};
+  if (strategy_.has_four_bit_base && product.is_frozen && is_of_layer) {
+    // Both passes write the weights in 16 bits first.
+    const double weights = product.columns * product.inner * product.groups;
+    operation.forward_bytes = (kFourBitBytes + kWidth) * weights;
+    operation.backward_bytes = operation.forward_bytes;
+    operation.forward_launches += groups;
+    operation.backward_launches += groups;
+  }
+  operations_.push_back(operation);
+  if (product.has_adapter) AddAdapter(product, part);
+}
+
+// Both products of an adapter take as long as their traffic: the rank is far below what a
+// multiprocessor needs. Their result is scaled, and added to that of the frozen weights, by a
+// kernel each.
+void LayerBuilder::AddAdapter(const MatrixProduct& product, LayerPart part) {
+  const double rows = product.rows * product.groups;
+  const double inputs = rows * product.inner;
+  const double results = rows * product.columns;
+  const double inner = rows * static_cast<double>(strategy_.lora_rank);
+  const double groups = strategy_.fuses_experts ? 1 : product.groups;
   operations_.push_back(
-      {.name = name,
+      {.name = "adapter",
        .part = part,
-       .product = product,
-       .forward_launches = (1 + casts) * groups + 2 * casts,
-       .backward_launches = (2 + casts) * groups + 2 * casts + biases,
-       .saved_bytes = saved_bytes});
+       .forward_bytes = kWidth * (inputs + 2 * inner + 6 * results),
+       .backward_bytes = kWidth * (5 * inputs + 6 * inner + 4 * results),
+       .forward_launches = 4 * groups,
+       .backward_launches = 6 * groups,
+       .saved_bytes = kWidth * inner,
+       .made_bytes = kWidth * inner});
 }
 
 void LayerBuilder::AddElementwise(std::string_view name, LayerPart part,

@@ -19,6 +19,9 @@ struct MatrixProduct {
   bool is_low_precision = false;  // runs in the strategy's precision
   // False for products of scores, which have no weights: nothing accumulates in gradients.
   bool has_weights = true;
+  bool is_frozen = false;  // the weights are not trained: they have no gradient
+  bool has_adapter =
+      false;  // of low rank (LoRA), beside weights that are not trained
 };
 
 enum class CollectiveKind {
@@ -71,6 +74,10 @@ struct LayerForm {
   bool is_windowed = false;  // attends to a window
   MixerChoice mixer = MixerChoice::kMean;
 };
+
+// The bytes of a weight of four bits (NF4): blocks of 64 have a scale of 8 bits, and 256
+// scales one of 32 (double quantization).
+constexpr double kFourBitBytes = .5 + 1.0 / 64 + 4.0 / (64 * 256);
 
 // Returns the operations of a layer, in order. `strategy.microbatch` must be set.
 std::vector<LayerOperation> LayerOperations(const ModelShape& shape,

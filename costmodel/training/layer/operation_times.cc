@@ -271,9 +271,9 @@ PassTime BackwardTime(const LayerOperation& operation, const TrainingJob& job) {
     // Gradients of weights are added to those of earlier microbatches.
     const bool accumulates = p.has_weights && job.strategy.fsdp <= 1;
     const double width = accumulates ? 2 * job.strategy.gradient_bytes : 2;
-    time.weights = p.has_weights ? ProductSeconds(weight, job, width) : 0;
-    time.compute +=
-        ProductSeconds(input, job, 2) + ProductSeconds(weight, job, width);
+    const double weights = p.is_frozen ? 0 : ProductSeconds(weight, job, width);
+    time.weights = p.has_weights ? weights : 0;
+    time.compute += ProductSeconds(input, job, 2) + weights;
   }
   time.communication =
       ByGroup(operation.backward_sent.group,

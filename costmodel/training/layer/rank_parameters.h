@@ -16,6 +16,21 @@ RankParameters LayerParametersOfRank(const TrainingJob& job, bool is_moe);
 RankParameters StageParametersOfRank(const TrainingJob& job,
                                      const StageContent& stage);
 
+// Returns the elements that a rank trains: all, or with LoRA those of adapters alone.
+RankParameters TrainedLayerParametersOfRank(const TrainingJob& job,
+                                            bool is_moe);
+RankParameters TrainedStageParametersOfRank(const TrainingJob& job,
+                                            const StageContent& stage);
+
+// Returns the bytes of what a rank computes with, adapters included: in 16 bits, or the
+// weights of layers in four bits (QLoRA).
+RankParameters LayerBytesOfRank(const TrainingJob& job, bool is_moe);
+RankParameters StageBytesOfRank(const TrainingJob& job,
+                                const StageContent& stage);
+
+// Returns the elements that all ranks together train.
+double CountTrainedParameters(const TrainingJob& job);
+
 // Returns the share of an operation's forward pass that runs again in the backward pass.
 // The recomputation of a plan is not included.
 double RecomputedShare(const LayerOperation& operation,

@@ -142,6 +142,7 @@ double KeptOfStage(const TrainingJob& job, const LayerMemories& layers,
 // Returns the weights of a layer that have distinct shapes: of experts, those of one.
 double WeightsOfLayers(const TrainingJob& job, const StageContent& stage) {
   double sum = 0;
+  if (job.strategy.lora_rank > 0) return sum;
   const auto add = [&](bool is_moe, int64_t count) {
     if (count == 0) return;
     const RankParameters layer = LayerParametersOfRank(job, is_moe);
@@ -177,11 +178,14 @@ double LibraryBytes(const TrainingJob& job) {
 double GatheredBytes(const TrainingJob& job, const StageContent& stage) {
   const TrainingStrategy& s = job.strategy;
   if (s.zero < 3) return 0;
-  double layer = 0;
+  double layer_bytes = 0;
+  double trained = 0;  // of a layer
   const auto add = [&](bool is_moe, int64_t count) {
     if (count == 0) return;
-    const RankParameters p = LayerParametersOfRank(job, is_moe);
-    layer = std::max(layer, p.dense + p.experts);
+    const RankParameters bytes = LayerBytesOfRank(job, is_moe);
+    layer_bytes = std::max(layer_bytes, bytes.dense + bytes.experts);
+    const RankParameters p = TrainedLayerParametersOfRank(job, is_moe);
+    trained = std::max(trained, p.dense + p.experts);
   };
   add(false, stage.dense_layers);
   add(true, stage.moe_layers);
@@ -190,12 +194,28 @@ double GatheredBytes(const TrainingJob& job, const StageContent& stage) {
       has_table ? static_cast<double>(job.shape.vocabulary * job.shape.hidden) /
                       static_cast<double>(s.tensor)
                 : 0;
-  return 2 * (2 * layer + table) + s.gradient_reduce_bytes * layer;
+  return 2 * (layer_bytes + table) + s.gradient_reduce_bytes * trained;
+}
+
+// Returns the elements of the largest weight of a layer, which is there in 16 bits while its
+// product runs if the weights have four.
+double LargestWeight(const TrainingJob& job, const StageContent& stage) {
+  double most = 0;
+  for (const LayerOperation& operation : LayerOperations(
+           job.shape, job.strategy, {.is_moe = stage.moe_layers > 0})) {
+    const MatrixProduct& product = operation.product;
+    if (product.is_frozen) {
+      most = std::max(most, product.inner * product.columns);
+    }
+  }
+  return most;
 }
 
 // Returns the memory of parameters, gradients and the optimizer's state.
-RankMemory StatesOf(const TrainingJob& job, const RankParameters& p) {
+RankMemory StatesOf(const TrainingJob& job, const StageContent& stage) {
   const TrainingStrategy& s = job.strategy;
+  const RankParameters bytes = StageBytesOfRank(job, stage);
+  const RankParameters p = TrainedStageParametersOfRank(job, stage);
   const double dense_ranks =
       static_cast<double>(DenseDataGroups(s).shards.size);
   const double expert_ranks =
@@ -203,7 +223,9 @@ RankMemory StatesOf(const TrainingJob& job, const RankParameters& p) {
   const double sharded = p.dense / dense_ranks + p.experts / expert_ranks;
   const double whole = p.dense + p.experts;
   RankMemory memory;
-  memory.parameters = 2 * (s.zero >= 3 ? sharded : whole);
+  memory.parameters =
+      s.zero >= 3 ? bytes.dense / dense_ranks + bytes.experts / expert_ranks
+                  : bytes.dense + bytes.experts;
   memory.gradients = s.gradient_bytes * (s.zero >= 2 ? sharded : whole);
   memory.optimizer = s.optimizer_bytes * (s.zero >= 1 ? sharded : whole);
   return memory;
@@ -232,7 +254,7 @@ LayerMemories MemoriesOfLayers(const TrainingJob& job) {
 RankMemory MemoryOfKeeping(const TrainingJob& job, const StageContent& stage,
                            size_t index, const StageKeeping& keeping) {
   const TrainingStrategy& s = job.strategy;
-  RankMemory memory = StatesOf(job, StageParametersOfRank(job, stage));
+  RankMemory memory = StatesOf(job, stage);
   memory.libraries = LibraryBytes(job);
   memory.activations = keeping.kept_bytes * MicrobatchesInFlight(s, index);
   const double rows = static_cast<double>(s.microbatch * s.sequence) /
@@ -251,7 +273,10 @@ RankMemory MemoryOfKeeping(const TrainingJob& job, const StageContent& stage,
     memory.activations += elements * MicrobatchesInFlight(s, index);
   }
   // The inputs of the last norm and of the product with the vocabulary.
-  if (stage.has_logits) memory.logits += 2 * 2 * elements;
+  if (stage.has_logits) {
+    memory.logits += (s.lora_rank > 0 ? 1 : 2) * 2 * elements;
+  }
+  if (s.has_four_bit_base) memory.working += 2 * LargestWeight(job, stage);
   // While the loss exists no layer runs again: the larger of both counts.
   if (keeping.recomputed_bytes <= memory.logits) return memory;
   memory.logits = 0;
@@ -262,7 +287,7 @@ RankMemory MemoryOfKeeping(const TrainingJob& job, const StageContent& stage,
 RankMemory MemoryOfStage(const TrainingJob& job, const LayerMemories& layers,
                          const StageContent& stage, size_t index) {
   if (job.strategy.implementation == Implementation::kEager) {
-    RankMemory memory = StatesOf(job, StageParametersOfRank(job, stage));
+    RankMemory memory = StatesOf(job, stage);
     const RankMemory eager = EagerActivations(job);
     memory.activations = eager.activations;
     memory.logits = eager.logits;

@@ -72,6 +72,16 @@ void CheckImplementation(const ModelShape& shape, const TrainingStrategy& s) {
           "offload_layers: expected 0 with the implementation eager");
 }
 
+void CheckAdapters(const TrainingStrategy& s) {
+  Require(s.lora_rank == 0 || s.implementation == Implementation::kFused,
+          "lora_rank: expected 0 with the implementation eager");
+  Require(s.lora_rank > 0 || (!s.lora_attention_only && !s.has_four_bit_base),
+          "lora_targets, base_weights: expected no value without lora_rank");
+  Require(!s.has_four_bit_base || (s.tensor == 1 && !s.IsLowPrecision()),
+          "base_weights: expected bf16 with tp above 1, or with products of 8 "
+          "or 4 bits, as bitsandbytes has neither");
+}
+
 // Requires what is modelled of a model with linear mixers or indexers.
 void CheckMixers(const ModelShape& shape, const TrainingStrategy& s) {
   if (shape.HasUniformLayers()) return;
@@ -140,6 +150,7 @@ void CheckStatedStrategy(const TrainingJob& job) {
   CheckAttention(job.shape, s);
   CheckExperts(job.shape, s);
   CheckMixers(job.shape, s);
+  CheckAdapters(s);
   CheckImplementation(job.shape, s);
   Require(!s.overlaps_tensor || s.tensor > 1,
           "overlap_tp: expected false with tp 1, found true");

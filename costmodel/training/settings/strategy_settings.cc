@@ -361,6 +361,10 @@ TrainingStrategy WithKernels(TrainingStrategy s, const SettingValues& values,
   }
   s.optimizer_bytes = OptimizerBytesOf(values);
   s.offloaded_layers = values.Whole("offload_layers", 0, 0);
+  s.lora_rank = values.Whole("lora_rank", 0, 0);
+  s.lora_attention_only =
+      values.Choice("lora_targets", {"all", "attention"}) == 1;
+  s.has_four_bit_base = values.Choice("base_weights", {"bf16", "nf4"}) == 1;
   const int graphs =
       values.Choice("cuda_graphs",
                     {"none", "partial", "full", "local", "transformer_engine"});

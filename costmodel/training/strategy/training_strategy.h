@@ -128,6 +128,12 @@ struct TrainingStrategy {
   // float32; 4 for two moments in 16 bits without a master weight.
   double optimizer_bytes = 12;
   bool balances_ends = false;  // embedding and logits count as layers
+  // The rank of adapters (LoRA) that are trained in place of the model, on all products of
+  // layers or on those of attention alone; 0 if all is trained. The frozen weights have 16
+  // bits, or those of layers four (QLoRA).
+  int64_t lora_rank = 0;
+  bool lora_attention_only = false;
+  bool has_four_bit_base = false;
 
   // Returns the data parallel degree. Divides one by one, since a product of degrees may
   // exceed 64 bits.

@@ -83,9 +83,10 @@ class DataTraffic {
 UnitTime WithSharding(UnitTime layer, const TrainingJob& job, bool is_moe) {
   const TrainingStrategy& s = job.strategy;
   if (s.fsdp <= 1) return layer;
-  const DataTraffic traffic(LayerParametersOfRank(job, is_moe), job);
-  const double gather = traffic.Seconds(CollectiveKind::kAllGather, 2);
-  const double scatter = traffic.ScatterSeconds(s.gradient_reduce_bytes);
+  const DataTraffic weights(LayerBytesOfRank(job, is_moe), job);
+  const DataTraffic gradients(TrainedLayerParametersOfRank(job, is_moe), job);
+  const double gather = weights.Seconds(CollectiveKind::kAllGather, 1);
+  const double scatter = gradients.ScatterSeconds(s.gradient_reduce_bytes);
   layer.forward = Sharded(layer.forward, gather, job.cluster);
   layer.backward = Sharded(layer.backward, (s.zero == 3 ? gather : 0) + scatter,
                            job.cluster);
@@ -94,7 +95,7 @@ UnitTime WithSharding(UnitTime layer, const TrainingJob& job, bool is_moe) {
 
 struct StageTime {
   UnitTime unit = {};
-  RankParameters parameters = {};
+  RankParameters trained = {};
 };
 
 class StepPredictor {
@@ -138,7 +139,7 @@ UnitTime StepPredictor::WithOffload(UnitTime unit,
 }
 
 StageTime StepPredictor::TimeOfStage(const StageContent& stage) const {
-  StageTime time{.parameters = StageParametersOfRank(job_, stage)};
+  StageTime time{.trained = TrainedStageParametersOfRank(job_, stage)};
   if (stage.dense_layers > 0) {
     time.unit += dense_ * static_cast<double>(stage.dense_layers);
   }
@@ -176,7 +177,7 @@ double StepPredictor::DataSeconds(const StageTime& stage) const {
   const TrainingStrategy& s = job_.strategy;
   if (s.fsdp > 1) return 0;
   const double hidden = job_.cluster.stack.hidden_share;
-  const DataTraffic traffic(stage.parameters, job_);
+  const DataTraffic traffic(stage.trained, job_);
   if (s.zero == 0) {
     const double all =
         traffic.Seconds(CollectiveKind::kAllReduce, s.gradient_reduce_bytes);
@@ -219,8 +220,7 @@ StepTime StepPredictor::Predict(const std::vector<StageKind>& stages,
                          .weights = stage.unit.backward.weights,
                          .count = static_cast<double>(kind.count)});
     time.data = std::max(time.data, DataSeconds(stage));
-    time.optimizer =
-        std::max(time.optimizer, OptimizerSeconds(stage.parameters));
+    time.optimizer = std::max(time.optimizer, OptimizerSeconds(stage.trained));
     if (seconds <= slowest) continue;
     slowest = seconds;
     unit = stage.unit;

@@ -321,7 +321,7 @@ INSTANTIATE_TEST_SUITE_P(
               "at least 2 pp microbatches with DualPipe, found 4 of pp 4"),
         Dense("ZeroBubbleVChunks",
               R"("pp": 2, "vp": 4, "pp_schedule": "ZBVZeroBubble")",
-              "vp: expected 2 with ZBVZeroBubble, found 4"),
+              "vp: expected 2 with ZBVZeroBubble, VHalf or VMin, found 4"),
         Dense("FirstLayers", R"("pp": 4, "first_layers": 7)",
               "leave 3 other stages equal parts of 32 layers, found 7 and 0"),
         Dense("LastLayers", R"("pp": 2, "decoder-first-pipeline-num-layers": 4,
