@@ -55,8 +55,7 @@ class LayerBuilder {
   bool HasBias(std::string_view name, LayerPart part) const;
   void AddProduct(std::string_view name, LayerPart part, MatrixProduct product,
                   double saved_bytes);
-  // Adds the adapter of a product whose weights are not trained, and its sum with the result.
-  void AddAdapter(const MatrixProduct& product, LayerPart part);
+  LayerOperation WithAdapter(LayerOperation operation) const;
   void AddElementwise(std::string_view name, LayerPart part, double elements,
                       double saved_bytes);
   void AddProjections();

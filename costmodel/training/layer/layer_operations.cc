@@ -145,28 +145,27 @@ void LayerBuilder::AddProduct(std::string_view name, LayerPart part,
     operation.forward_launches += groups;
     operation.backward_launches += groups;
   }
-  operations_.push_back(operation);
-  if (product.has_adapter) AddAdapter(product, part);
+  operations_.push_back(product.has_adapter ? WithAdapter(operation)
+                                            : operation);
 }
 
-// Both products of an adapter take as long as their traffic: the rank is far below what a
-// multiprocessor needs. Their result is scaled, and added to that of the frozen weights, by a
-// kernel each.
-void LayerBuilder::AddAdapter(const MatrixProduct& product, LayerPart part) {
+// Adds the adapter to its product. Its two products take as long as their traffic: the rank
+// is far below what a multiprocessor needs. Their result is scaled, and added to that of the
+// frozen weights, by a kernel each. The result between them is kept with the input; it is left
+// out where attention keeps that, which is .02% of a layer.
+LayerOperation LayerBuilder::WithAdapter(LayerOperation operation) const {
+  const MatrixProduct& product = operation.product;
   const double rows = product.rows * product.groups;
   const double inputs = rows * product.inner;
   const double results = rows * product.columns;
   const double inner = rows * static_cast<double>(strategy_.lora_rank);
   const double groups = strategy_.fuses_experts ? 1 : product.groups;
-  operations_.push_back(
-      {.name = "adapter",
-       .part = part,
-       .forward_bytes = kWidth * (inputs + 2 * inner + 6 * results),
-       .backward_bytes = kWidth * (5 * inputs + 6 * inner + 4 * results),
-       .forward_launches = 4 * groups,
-       .backward_launches = 6 * groups,
-       .saved_bytes = kWidth * inner,
-       .made_bytes = kWidth * inner});
+  operation.forward_bytes += kWidth * (inputs + 2 * inner + 6 * results);
+  operation.backward_bytes += kWidth * (5 * inputs + 6 * inner + 4 * results);
+  operation.forward_launches += 4 * groups;
+  operation.backward_launches += 6 * groups;
+  if (operation.saved_bytes > 0) operation.saved_bytes += kWidth * inner;
+  return operation;
 }
 
 void LayerBuilder::AddElementwise(std::string_view name, LayerPart part,
