@@ -288,9 +288,10 @@ TEST_F(LlmSearchTest, SchedulesAreThoseOfTheSoftwareUnlessSaid) {
               testing::ElementsAre("DualPipe"));
   EXPECT_THAT(schedules({"--software", "torchtitan"}),
               testing::Contains("ZBVZeroBubble"));
-  EXPECT_THAT(
-      schedules({"--pp-schedule", "any"}),
-      testing::IsSupersetOf({"DualPipe", "ZBVZeroBubble", "VHalf", "VMin"}));
+  EXPECT_THAT(schedules({"--pp-schedule", "any"}),
+              testing::IsSupersetOf({"DualPipe", "ZBVZeroBubble", "VHalf"}));
+  EXPECT_THAT(schedules({"--pp-schedule", "V-Min"}),
+              testing::ElementsAre("VMin"));
 }
 
 // Offload is tried if it is requested, and then as little as fits.
