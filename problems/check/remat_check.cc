@@ -11,7 +11,7 @@
 // First lists the runs in order: the buffers that backward makes again are
 // determined from what it reads, at the moment it reads them. Then runs each
 // pass with a count of the remaining uses of its buffers and a set of the live
-// ones.
+// ones. Moves take a buffer out of this set, and put it in again.
 
 namespace acplan::problems {
 namespace {
@@ -132,9 +132,11 @@ class Order {
 // Runs the passes.
 class Passes {
  public:
-  Passes(const JointGraph& graph, const Order& order)
+  Passes(const JointGraph& graph, const Order& order,
+         const std::vector<graph::JointMove>& moves)
       : graph_(graph),
         order_(order),
+        moves_(moves),
         is_live_(graph.buffers.size(), 0),
         uses_(graph.buffers.size(), 0),
         live_(graph.held_bytes),
@@ -166,7 +168,9 @@ class Passes {
     for (int b = 0; is_backward && b < std::ssize(graph_.buffers); ++b)
       if (graph_.buffers[b].is_from_backward && uses_[b] > 0) Hold(b);
     for (const int n : nodes) {
+      Move();
       const JointNode& node = graph_.nodes[n];
+      for (const int b : node.reads) RequireHere(b);
       int64_t now = node.scratch_bytes;
       for (const int b : node.makes) {
         if (is_live_[b]) {
@@ -180,6 +184,25 @@ class Passes {
       for (const int b : node.reads) LetGo(b);
       for (const int b : node.makes) LetGo(b);
     }
+  }
+
+  // Lets go of and takes back what moves before the next step.
+  void Move() {
+    for (const graph::JointMove& move : moves_) {
+      if (move.release == step_) {
+        RequireHere(move.buffer);
+        is_live_[move.buffer] = 0;
+        live_ -= graph_.buffers[move.buffer].bytes;
+      }
+      if (move.fetch == step_) Hold(move.buffer);
+    }
+    ++step_;
+  }
+
+  void RequireHere(int b) const {
+    if (is_live_[b]) return;
+    throw std::logic_error(
+        fmt::format("'{}' is not on the device", graph_.buffers[b].name));
   }
 
   void Hold(int b) {
@@ -198,6 +221,8 @@ class Passes {
 
   const JointGraph& graph_;
   const Order& order_;
+  const std::vector<graph::JointMove>& moves_;
+  int32_t step_ = 0;  // of both passes
   std::vector<char> is_live_;
   std::vector<int64_t> uses_;  // by buffer: the remaining uses in the pass
   int64_t live_ = 0;
@@ -207,9 +232,10 @@ class Passes {
 }  // namespace
 
 RematEffect ComputeRematEffect(const JointGraph& graph,
-                               const std::vector<char>& is_kept) {
+                               const std::vector<char>& is_kept,
+                               const std::vector<graph::JointMove>& moves) {
   const Order order(graph, is_kept);
-  RematEffect effect{.peak_bytes = Passes(graph, order).Peak()};
+  RematEffect effect{.peak_bytes = Passes(graph, order, moves).Peak()};
   for (const int b : order.kept_buffers) {
     effect.kept_bytes += graph.buffers[b].bytes;
     if (!graph.buffers[b].may_keep) {
@@ -225,7 +251,7 @@ RematEffect ComputeRematEffect(const JointGraph& graph,
 
 void CheckRemat(const JointGraph& graph, int64_t budget_bytes,
                 const graph::JointRun& run) {
-  const RematEffect effect = ComputeRematEffect(graph, run.is_kept);
+  const RematEffect effect = ComputeRematEffect(graph, run.is_kept, run.moves);
   if (effect.peak_bytes != run.peak_bytes ||
       effect.kept_bytes != run.kept_bytes) {
     throw std::logic_error(fmt::format(

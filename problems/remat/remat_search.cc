@@ -44,16 +44,6 @@ constexpr int64_t kFirstLabels = 1000;
 constexpr int64_t kMostLabels = 1000000;
 constexpr int64_t kPaths = 40;
 
-// Returns the bytes that every plan needs.
-int64_t LeastBase(const RematProblem& problem) {
-  int64_t least = problem.graph->held_bytes;
-  for (const int64_t bytes : problem.backward_base)
-    least = std::max(least, bytes);
-  for (const int64_t bytes : problem.forward_base)
-    least = std::max(least, bytes);
-  return least;
-}
-
 // The best plan so far, of all that were simulated.
 class Plans {
  public:
@@ -337,6 +327,15 @@ class Search {
 };
 
 }  // namespace
+
+int64_t LeastBase(const RematProblem& problem) {
+  int64_t least = problem.graph->held_bytes;
+  for (const int64_t bytes : problem.backward_base)
+    least = std::max(least, bytes);
+  for (const int64_t bytes : problem.forward_base)
+    least = std::max(least, bytes);
+  return least;
+}
 
 RematAnswer SolveRemat(const RematProblem& problem,
                        const RematQuestion& question) {
