@@ -125,6 +125,43 @@ ordered_json MovedJson(const JointRun& run, const JointGraph& graph) {
   return moved;
 }
 
+using IndexOfName = std::unordered_map<std::string_view, int32_t>;
+
+// Reads a name, or null, which stands for `otherwise`.
+int32_t ReadPlace(const graph::JsonField& field, const IndexOfName& places,
+                  int32_t otherwise) {
+  if (field.IsNull()) return otherwise;
+  const auto place = places.find(field.String());
+  if (place == places.end()) field.Fail("the name of a node that the pass runs");
+  return place->second;
+}
+
+std::vector<graph::JointMove> ReadMoves(const graph::JsonField& field,
+                                        const JointGraph& graph,
+                                        const JointRun& run,
+                                        const IndexOfName& buffers) {
+  IndexOfName forward;
+  IndexOfName backward;
+  for (int32_t s = 0; s < std::ssize(run.steps); ++s) {
+    const JointRun::Step& step = run.steps[s];
+    (step.is_backward ? backward : forward)
+        .emplace(graph.nodes[step.node].name, s);
+  }
+  std::vector<graph::JointMove> moves;
+  for (const graph::JsonField& element : field.Elements()) {
+    const graph::JsonField name = element.Get("buffer");
+    const auto buffer = buffers.find(name.String());
+    if (buffer == buffers.end()) name.Fail("the name of a buffer of the graph");
+    moves.push_back(
+        {.buffer = buffer->second,
+         .release = ReadPlace(element.Get("release_before"), forward,
+                              graph::FirstOfBackward(run)),
+         .fetch = ReadPlace(element.Get("fetch_before"), backward,
+                            static_cast<int32_t>(run.steps.size()))});
+  }
+  return moves;
+}
+
 // Plans with moves.
 void PlanMoves(const RematProblem& problem, const RematQuestion& question,
                const solver::LimitClock& clock, RematPlan& plan) {
@@ -220,47 +257,6 @@ RematPlan EvaluateRemat(const JointGraph& graph, const GivenRemat& given) {
   plan.seconds = stopwatch.Seconds();
   return plan;
 }
-
-namespace {
-
-using IndexOfName = std::unordered_map<std::string_view, int32_t>;
-
-// Reads a name, or null, which stands for `otherwise`.
-int32_t ReadPlace(const graph::JsonField& field, const IndexOfName& places,
-                  int32_t otherwise) {
-  if (field.IsNull()) return otherwise;
-  const auto place = places.find(field.String());
-  if (place == places.end()) field.Fail("the name of a node that the pass runs");
-  return place->second;
-}
-
-std::vector<graph::JointMove> ReadMoves(const graph::JsonField& field,
-                                        const JointGraph& graph,
-                                        const JointRun& run,
-                                        const IndexOfName& buffers) {
-  IndexOfName forward;
-  IndexOfName backward;
-  for (int32_t s = 0; s < std::ssize(run.steps); ++s) {
-    const JointRun::Step& step = run.steps[s];
-    (step.is_backward ? backward : forward)
-        .emplace(graph.nodes[step.node].name, s);
-  }
-  std::vector<graph::JointMove> moves;
-  for (const graph::JsonField& element : field.Elements()) {
-    const graph::JsonField name = element.Get("buffer");
-    const auto buffer = buffers.find(name.String());
-    if (buffer == buffers.end()) name.Fail("the name of a buffer of the graph");
-    moves.push_back(
-        {.buffer = buffer->second,
-         .release = ReadPlace(element.Get("release_before"), forward,
-                              graph::FirstOfBackward(run)),
-         .fetch = ReadPlace(element.Get("fetch_before"), backward,
-                            static_cast<int32_t>(run.steps.size()))});
-  }
-  return moves;
-}
-
-}  // namespace
 
 GivenRemat ReadGivenRemat(const std::filesystem::path& path,
                           const JointGraph& graph) {

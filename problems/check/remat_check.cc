@@ -138,6 +138,7 @@ class Passes {
         order_(order),
         moves_(moves),
         is_live_(graph.buffers.size(), 0),
+        is_away_(graph.buffers.size(), 0),
         uses_(graph.buffers.size(), 0),
         live_(graph.held_bytes),
         peak_(graph.held_bytes) {
@@ -173,7 +174,7 @@ class Passes {
       for (const int b : node.reads) RequireHere(b);
       int64_t now = node.scratch_bytes;
       for (const int b : node.makes) {
-        if (is_live_[b]) {
+        if (is_live_[b] || is_away_[b]) {
           now += graph_.buffers[b].bytes;  // a copy
         } else {
           Hold(b);
@@ -192,9 +193,13 @@ class Passes {
       if (move.release == step_) {
         RequireHere(move.buffer);
         is_live_[move.buffer] = 0;
+        is_away_[move.buffer] = 1;
         live_ -= graph_.buffers[move.buffer].bytes;
       }
-      if (move.fetch == step_) Hold(move.buffer);
+      if (move.fetch == step_) {
+        is_away_[move.buffer] = 0;
+        Hold(move.buffer);
+      }
     }
     ++step_;
   }
@@ -224,6 +229,7 @@ class Passes {
   const std::vector<graph::JointMove>& moves_;
   int32_t step_ = 0;  // of both passes
   std::vector<char> is_live_;
+  std::vector<char> is_away_;  // in the host's memory alone
   std::vector<int64_t> uses_;  // by buffer: the remaining uses in the pass
   int64_t live_ = 0;
   int64_t peak_ = 0;

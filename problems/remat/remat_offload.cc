@@ -188,20 +188,19 @@ class MovedPlanSearch {
   double AgainMs(double waits_ms, double added_ms, double seconds) const {
     RematProblem relaxed = problem_;
     double ms = waits_ms;
-    for (size_t o = 0; o < relaxed.operators.size(); ++o) {
-      relaxed.forward_base[o] -= SentBytes(ms);
-      ms += relaxed.operators[o].ms;
+    for (const RematOperator& op : relaxed.operators) {
+      relaxed.forward_slack.push_back(SentBytes(ms));
+      ms += op.ms;
     }
     const int64_t room = question_.budget_bytes - BytesBetween();
     const int64_t kept_bytes = room + SentBytes(ms);
     if (kept_bytes < 0) return std::numeric_limits<double>::infinity();
     ms += added_ms;
-    for (size_t j = 0; j < relaxed.again_base.size(); ++j) {
-      relaxed.again_base[j] -= SentBytes(ms);
-      if (j == relaxed.backward_nodes.size()) break;
-      relaxed.backward_base[j] -= SentBytes(ms);
-      ms += graph_.nodes[relaxed.backward_nodes[j]].ms;
+    for (const int32_t node : relaxed.backward_nodes) {
+      relaxed.backward_slack.push_back(SentBytes(ms));
+      ms += graph_.nodes[node].ms;
     }
+    relaxed.backward_slack.push_back(SentBytes(ms));
     return SolveRemat(relaxed,
                       {.budget_bytes = question_.budget_bytes,
                        .kept_bytes = kept_bytes,

@@ -17,7 +17,7 @@ import threading
 import torch
 from torch.fx.node import has_side_effect
 
-from acplan._base.host_link import Copy, Queues, queues_of
+from acplan._base.host_link import Copy, Plain, Queues, queues_of
 
 _LIBRARY = torch.library.Library("acplan", "FRAGMENT")  # noqa: TOR901 - for good
 _LIBRARY.define("offload(Tensor tensor) -> Tensor")
@@ -45,7 +45,7 @@ def _start(source: torch.Tensor, target: torch.Tensor, *, is_fetch: bool) -> Non
     device = target.device if is_fetch else source.device
     queues = _queues_on(device)
     copy = (queues.fetch if is_fetch else queues.send)(source, target, None)
-    if device.type != "cpu":
+    if not isinstance(queues, Plain):
         with _lock:
             _pending[target.data_ptr()] = copy
 

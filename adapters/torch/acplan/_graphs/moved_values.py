@@ -118,7 +118,9 @@ def _fetch(
             host = graph.placeholder(wait.name)
         host.meta = node.meta | {"val": wait.meta["val"]}
         host.meta.pop("tensor_meta", None)
-        with graph.inserting_before(_find(nodes, by_name[name].fetch_before)):
+        # Views of the value may stand right before the plan's place.
+        fetch = _find(nodes, by_name[name].fetch_before)
+        with graph.inserting_before(min(fetch, reads[name], key=places.__getitem__)):
             device = node.meta["val"].device
             fetched = graph.call_function(RELOAD, (host, device), name=f"{name}_from_host")
         with graph.inserting_before(reads[name]):
