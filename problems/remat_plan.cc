@@ -115,14 +115,14 @@ ordered_json StepName(const JointRun& run, const JointGraph& graph, int32_t s,
 }
 
 ordered_json MovedJson(const JointRun& run, const JointGraph& graph) {
-  ordered_json moved = ordered_json::array();
+  ordered_json moves = ordered_json::array();
   for (const graph::JointMove& move : run.moves) {
-    moved.push_back(
+    moves.push_back(
         {{"buffer", graph.buffers[move.buffer].name},
          {"release_before", StepName(run, graph, move.release, false)},
          {"fetch_before", StepName(run, graph, move.fetch, true)}});
   }
-  return moved;
+  return moves;
 }
 
 using IndexOfName = std::unordered_map<std::string_view, int32_t>;
@@ -132,7 +132,8 @@ int32_t ReadPlace(const graph::JsonField& field, const IndexOfName& places,
                   int32_t otherwise) {
   if (field.IsNull()) return otherwise;
   const auto place = places.find(field.String());
-  if (place == places.end()) field.Fail("the name of a node that the pass runs");
+  if (place == places.end())
+    field.Fail("the name of a node that the pass runs");
   return place->second;
 }
 
@@ -242,43 +243,48 @@ RematPlan PlanRemat(const JointGraph& graph, const RematQuestion& question,
   return plan;
 }
 
-RematPlan EvaluateRemat(const JointGraph& graph, const GivenRemat& given) {
+RematPlan EvaluateRemat(const JointGraph& graph, const RematChoices& choices) {
   const solver::Stopwatch stopwatch;
   RematPlan plan = PlanOn(graph);
   plan.is_given = true;
-  plan.link = given.link;
+  plan.link = choices.link;
   plan.run = graph::WithMoves(
-      graph, graph::JointSimulator(graph).Run(given.is_kept), given.moves);
+      graph, graph::JointSimulator(graph).Run(choices.is_kept), choices.moves);
   plan.budget_bytes = plan.run->peak_bytes;
   CheckRemat(graph, plan.budget_bytes, *plan.run);
   plan.moved_bytes = graph::MovedBytes(graph, *plan.run);
-  if (given.link)
-    plan.stall_ms = StallMs(graph, *plan.run, given.link->bytes_per_second);
+  if (choices.link)
+    plan.stall_ms = StallMs(graph, *plan.run, choices.link->bytes_per_second);
   plan.seconds = stopwatch.Seconds();
   return plan;
 }
 
-GivenRemat ReadGivenRemat(const std::filesystem::path& path,
-                          const JointGraph& graph) {
+RematChoices ReadRematChoices(const std::filesystem::path& path,
+                              const JointGraph& graph) {
   const nlohmann::json document =
       graph::ParseJson(graph::ReadJsonText(path), path.string());
   const graph::JsonField root(document, path.string());
   IndexOfName index;
   for (int32_t b = 0; b < std::ssize(graph.buffers); ++b)
     index.emplace(graph.buffers[b].name, b);
-  GivenRemat given{.is_kept = std::vector<char>(graph.buffers.size(), 0)};
+  RematChoices choices{.is_kept = std::vector<char>(graph.buffers.size(), 0)};
   for (const graph::JsonField& name : root.Get("saved").Elements()) {
     const auto buffer = index.find(name.String());
     if (buffer == index.end()) name.Fail("the name of a buffer of the graph");
-    given.is_kept[buffer->second] = 1;
+    choices.is_kept[buffer->second] = 1;
   }
-  if (!root.Has("moved")) return given;
+  if (!root.Has("moved")) return choices;
   const double rate = root.Get("bytes_per_second").NonNegativeNumber();
   if (rate <= 0) root.Get("bytes_per_second").Fail("a rate above 0");
-  given.link = LinkLimits{.bytes_per_second = rate};
-  const JointRun run = graph::JointSimulator(graph).Run(given.is_kept);
-  given.moves = ReadMoves(root.Get("moved"), graph, run, index);
-  return given;
+  choices.link = LinkLimits{.bytes_per_second = rate};
+  try {
+    const JointRun run = graph::JointSimulator(graph).Run(choices.is_kept);
+    choices.moves = ReadMoves(root.Get("moved"), graph, run, index);
+  } catch (const InputError& error) {
+    throw InputError(
+        fmt::format("{}: {}", graph::OneLine(path.string()), error.what()));
+  }
+  return choices;
 }
 
 std::vector<RematPlan> RematFrontier(const JointGraph& graph, int points,

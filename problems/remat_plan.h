@@ -72,8 +72,8 @@ RematPlan PlanRemat(const graph::JointGraph& graph,
 std::vector<RematPlan> RematFrontier(const graph::JointGraph& graph, int points,
                                      const solver::SearchLimits& limits);
 
-// What a file says about a plan.
-struct GivenRemat {
+// The choices that a file names.
+struct RematChoices {
   std::vector<char> is_kept = {};  // by buffer
   std::vector<graph::JointMove> moves = {};
   std::optional<LinkLimits> link = {};
@@ -82,13 +82,13 @@ struct GivenRemat {
 // Returns the plan that keeps and moves these buffers. Throws InputError if the
 // rules forbid it.
 RematPlan EvaluateRemat(const graph::JointGraph& graph,
-                        const GivenRemat& given);
+                        const RematChoices& choices);
 
 // Reads the names of the kept buffers from a file of any format with `saved`,
 // and of those that move from `moved`, with the link's `bytes_per_second`.
 // Throws InputError for names that are no buffers or steps.
-GivenRemat ReadGivenRemat(const std::filesystem::path& path,
-                          const graph::JointGraph& graph);
+RematChoices ReadRematChoices(const std::filesystem::path& path,
+                              const graph::JointGraph& graph);
 
 // Returns the file `acplan.remat_frontier`, version 1: for each point the
 // fields of RematToJson except the names.

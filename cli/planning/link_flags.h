@@ -14,7 +14,7 @@ struct LinkFlags {
   std::string offload;
   std::string host_memory;
 
-  // The texts name what may wait in the host's memory, and when.
+  // Adds the flags. The texts name what may wait in the host's memory, and when.
   void AddTo(
       CLI::App& app,
       const std::string& what = "saved results and arguments of units",

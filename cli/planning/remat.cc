@@ -82,14 +82,14 @@ std::string Comparison(const RematPlan& plan, const Terminal& terminal) {
                 graph::FormatBytes(run.peak_bytes),
                 FormatChange(static_cast<double>(plan.baseline_peak_bytes),
                              static_cast<double>(run.peak_bytes))});
-  table.AddRow(
-      {"step time", FormatMs(step), FormatMs(step + plan.CostMs()),
-       step > 0 ? fmt::format("+{}", FormatPercentUp(plan.CostMs() / step))
-                : ""});
+  table.AddRow({"step time", FormatMs(step), FormatMs(step + plan.CostMs()),
+                step > 0
+                    ? fmt::format("+{}", FormatPercentUp(plan.CostMs() / step))
+                    : ""});
   table.AddRow({"recomputed", "", FormatMs(run.recompute_ms), ""});
   if (plan.link) {
-    table.AddRow({"moved to the host", "",
-                  graph::FormatBytes(plan.moved_bytes), ""});
+    table.AddRow(
+        {"moved to the host", "", graph::FormatBytes(plan.moved_bytes), ""});
     table.AddRow({"waits for the link", "", FormatMs(plan.stall_ms), ""});
   }
   return table.ToString(terminal) + "\n";
@@ -179,11 +179,10 @@ std::string Verdict(const RematPlan& plan, const Terminal& terminal) {
                          verb, effort);
     case SearchStatus::kFeasible:
       return terminal.Yellow("feasible") +
-             fmt::format(", {}: no plan {} less than {} (gap {}, {})\n",
-                         StoppedText(plan.stopped_by), verb,
-                         FormatMs(plan.bound_ms),
-                         FormatPercentUp(1 - plan.bound_ms / plan.CostMs()),
-                         effort);
+             fmt::format(
+                 ", {}: no plan {} less than {} (gap {}, {})\n",
+                 StoppedText(plan.stopped_by), verb, FormatMs(plan.bound_ms),
+                 FormatPercentUp(1 - plan.bound_ms / plan.CostMs()), effort);
     case SearchStatus::kInfeasible:
       return terminal.Yellow("infeasible") + LeastText(plan);
     case SearchStatus::kNoSolution:
@@ -262,10 +261,10 @@ std::string InFile(const std::string& path, std::string_view message) {
 
 // Evaluates the plan in the file that --of names.
 RematPlan PlanOfFile(const RematFlags& flags, const JointGraph& graph) {
-  const problems::GivenRemat given =
-      problems::ReadGivenRemat(flags.saved_file, graph);
+  const problems::RematChoices choices =
+      problems::ReadRematChoices(flags.saved_file, graph);
   try {
-    return problems::EvaluateRemat(graph, given);
+    return problems::EvaluateRemat(graph, choices);
   } catch (const InputError& error) {
     throw InputError(InFile(flags.saved_file, error.what()));
   }

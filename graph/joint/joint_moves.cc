@@ -34,8 +34,8 @@ void RequireMove(const JointGraph& graph, const JointMove& move,
                  const KeptLife* life, int32_t backward) {
   const std::string name = OneLine(graph.buffers[move.buffer].name);
   if (life == nullptr)
-    throw InputError(fmt::format("buffer '{}': expected one that may move",
-                                 name));
+    throw InputError(
+        fmt::format("buffer '{}': expected one that may move", name));
   if (move.release <= life->last_forward || move.release > backward ||
       move.fetch < backward || move.fetch > life->first_backward) {
     throw InputError(fmt::format(
@@ -48,14 +48,15 @@ void RequireMove(const JointGraph& graph, const JointMove& move,
 }  // namespace
 
 int32_t FirstOfBackward(const JointRun& run) {
-  const auto first = std::ranges::find_if(run.steps, &JointRun::Step::is_backward);
+  const auto first =
+      std::ranges::find_if(run.steps, &JointRun::Step::is_backward);
   return static_cast<int32_t>(first - run.steps.begin());
 }
 
 std::vector<KeptLife> MovableLives(const JointGraph& graph,
                                    const JointRun& run) {
   std::vector<KeptLife> lives(graph.buffers.size(),
-                              {.made = -1, .first_backward = -1});
+                              {.maker_step = -1, .first_backward = -1});
   for (int32_t s = 0; s < std::ssize(run.steps); ++s) {
     const JointRun::Step& step = run.steps[s];
     for (const int32_t b : graph.nodes[step.node].reads) {
@@ -69,17 +70,20 @@ std::vector<KeptLife> MovableLives(const JointGraph& graph,
     }
     if (step.is_backward) continue;
     for (const int32_t b : graph.nodes[step.node].makes)
-      lives[b] = {.buffer = b, .made = s, .last_forward = s, .first_backward = -1};
+      lives[b] = {.buffer = b,
+                  .maker_step = s,
+                  .last_forward = s,
+                  .first_backward = -1};
   }
   std::vector<char> is_returned(graph.buffers.size(), 0);
   for (const int32_t b : graph.backward_outputs) is_returned[b] = 1;
   std::erase_if(lives, [&](const KeptLife& life) {
     const JointBuffer& buffer = graph.buffers[life.buffer];
-    return life.made < 0 || life.first_backward < 0 || buffer.bytes == 0 ||
-           !run.is_kept[life.buffer] || !buffer.may_move ||
+    return life.maker_step < 0 || life.first_backward < 0 ||
+           buffer.bytes == 0 || !run.is_kept[life.buffer] || !buffer.may_move ||
            is_returned[life.buffer];
   });
-  std::ranges::stable_sort(lives, {}, &KeptLife::made);
+  std::ranges::stable_sort(lives, {}, &KeptLife::maker_step);
   return lives;
 }
 
@@ -92,8 +96,8 @@ JointRun WithMoves(const JointGraph& graph, JointRun run,
   std::ranges::sort(moves, {}, &JointMove::buffer);
   for (size_t i = 0; i < moves.size(); ++i) {
     const auto life = life_of.find(moves[i].buffer);
-    RequireMove(graph, moves[i],
-                life == life_of.end() ? nullptr : life->second, backward);
+    RequireMove(graph, moves[i], life == life_of.end() ? nullptr : life->second,
+                backward);
     if (i > 0 && moves[i].buffer == moves[i - 1].buffer)
       throw InputError(
           fmt::format("buffer '{}': expected it to move once",

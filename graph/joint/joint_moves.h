@@ -20,7 +20,7 @@ namespace acplan::graph {
 // The steps of a run that use a kept buffer.
 struct KeptLife {
   int32_t buffer = 0;
-  int32_t made = 0;
+  int32_t maker_step = 0;
   int32_t last_forward = 0;    // the last step of forward that uses it
   int32_t first_backward = 0;  // the steps of backward that read it
   int32_t last_backward = 0;

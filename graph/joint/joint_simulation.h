@@ -56,7 +56,7 @@ struct JointRun {
   int64_t peak_bytes = 0;                // held_bytes if nothing runs
   int32_t peak_step = -1;                // the first step with the peak
   int64_t kept_bytes = 0;
-  double recompute_ms = 0;  // of nodes that run in both passes
+  double recompute_ms = 0;            // of nodes that run in both passes
   std::vector<JointMove> moves = {};  // by buffer
 
   bool operator==(const JointRun&) const = default;

@@ -137,8 +137,7 @@ class Passes {
       : graph_(graph),
         order_(order),
         moves_(moves),
-        is_live_(graph.buffers.size(), 0),
-        is_away_(graph.buffers.size(), 0),
+        place_(graph.buffers.size(), Place::kNowhere),
         uses_(graph.buffers.size(), 0),
         live_(graph.held_bytes),
         peak_(graph.held_bytes) {
@@ -174,7 +173,7 @@ class Passes {
       for (const int b : node.reads) RequireHere(b);
       int64_t now = node.scratch_bytes;
       for (const int b : node.makes) {
-        if (is_live_[b] || is_away_[b]) {
+        if (place_[b] != Place::kNowhere) {
           now += graph_.buffers[b].bytes;  // a copy
         } else {
           Hold(b);
@@ -192,35 +191,32 @@ class Passes {
     for (const graph::JointMove& move : moves_) {
       if (move.release == step_) {
         RequireHere(move.buffer);
-        is_live_[move.buffer] = 0;
-        is_away_[move.buffer] = 1;
+        place_[move.buffer] = Place::kHost;
         live_ -= graph_.buffers[move.buffer].bytes;
       }
-      if (move.fetch == step_) {
-        is_away_[move.buffer] = 0;
-        Hold(move.buffer);
-      }
+      if (move.fetch == step_) Hold(move.buffer);
     }
     ++step_;
   }
 
   void RequireHere(int b) const {
-    if (is_live_[b]) return;
+    if (place_[b] == Place::kDevice) return;
     throw std::logic_error(
         fmt::format("'{}' is not on the device", graph_.buffers[b].name));
   }
 
   void Hold(int b) {
-    is_live_[b] = 1;
+    place_[b] = Place::kDevice;
     live_ += graph_.buffers[b].bytes;
   }
 
   void LetGo(int b) {
     const bool is_input =
         order_.maker[b] < 0 && !graph_.buffers[b].is_from_backward;
-    if (is_input || order_.returned.contains(b) || uses_[b] > 0 || !is_live_[b])
+    if (is_input || order_.returned.contains(b) || uses_[b] > 0 ||
+        place_[b] != Place::kDevice)
       return;
-    is_live_[b] = 0;
+    place_[b] = Place::kNowhere;
     live_ -= graph_.buffers[b].bytes;
   }
 
@@ -228,8 +224,8 @@ class Passes {
   const Order& order_;
   const std::vector<graph::JointMove>& moves_;
   int32_t step_ = 0;  // of both passes
-  std::vector<char> is_live_;
-  std::vector<char> is_away_;  // in the host's memory alone
+  enum class Place : char { kNowhere, kDevice, kHost };
+  std::vector<Place> place_;   // by buffer
   std::vector<int64_t> uses_;  // by buffer: the remaining uses in the pass
   int64_t live_ = 0;
   int64_t peak_ = 0;

@@ -43,10 +43,10 @@ graph::OffloadUse LinkUse(const JointGraph& graph,
                             .away_end = StepId{move.fetch}});
     use.sent_bytes += bytes;
     use.host_peak_bytes += bytes;
-    order.emplace_back(life.made + 1, kSend, life.made, id);
-    order.emplace_back(move.release, kRelease, life.made, id);
+    order.emplace_back(life.maker_step + 1, kSend, life.maker_step, id);
+    order.emplace_back(move.release, kRelease, life.maker_step, id);
     order.emplace_back(move.fetch, kFetch, life.first_backward, id);
-    order.emplace_back(life.first_backward, kUse, life.made, id);
+    order.emplace_back(life.first_backward, kUse, life.maker_step, id);
   }
   std::ranges::sort(order);
   for (const auto& [step, kind, rank, id] : order)

@@ -11,7 +11,7 @@
 
 // Idea. A copy costs nothing if it is over before anything waits for it. So by default a
 // buffer leaves when its copy has ended, after all copies before it, and comes back as late
-// as it may without being late. That takes memory while copies are under way. At the step
+// as it may without being late. While copies are under way, both take memory. At the step
 // that breaks the budget most, either one more buffer moves, or one that is under way there
 // leaves at once (comes back only then), for which the step waits. The search takes the
 // change with the least stall for the bytes that it frees, until the budget is kept. Then
@@ -27,7 +27,7 @@ using graph::KeptLife;
 
 constexpr double kSameMs = 1e-9;
 
-// What is decided about a buffer that may move.
+// The decision about a buffer that may move.
 struct Decision {
   bool is_moved = false;
   // The latest release and the earliest fetch that it may have.
@@ -62,8 +62,8 @@ class MoveSearch {
 
   void Wish(const std::vector<int32_t>& buffers) {
     for (size_t i = 0; i < lives_.size(); ++i) {
-      const bool is_wished = std::ranges::find(buffers, lives_[i].buffer) !=
-                             buffers.end();
+      const bool is_wished =
+          std::ranges::find(buffers, lives_[i].buffer) != buffers.end();
       if (is_wished && HasRoom(i)) decisions_[i].is_moved = true;
     }
   }
@@ -71,7 +71,8 @@ class MoveSearch {
   void WishAll() {
     for (size_t i = 0; i < lives_.size(); ++i)
       if (HasRoom(i))
-        decisions_[i] = {.is_moved = true, .release_cap = 0,
+        decisions_[i] = {.is_moved = true,
+                         .release_cap = 0,
                          .fetch_floor = std::numeric_limits<int32_t>::max()};
   }
 
@@ -100,9 +101,9 @@ class MoveSearch {
     };
     for (size_t i = 0; i < lives_.size(); ++i) {
       if (!decisions_[i].is_moved) continue;
-      Decisions without = decisions_;
-      without[i] = {};
-      try_it(without);
+      Decisions fewer = decisions_;
+      fewer[i] = {};
+      try_it(fewer);
       if (!decisions_[i].is_moved) continue;
       Decisions loose = decisions_;
       loose[i] = {.is_moved = true};
@@ -139,13 +140,13 @@ class MoveSearch {
     for (size_t i = 0; i < lives_.size(); ++i) {
       if (!decisions[i].is_moved) continue;
       const KeptLife& life = lives_[i];
-      const double made_ms = begins_[graph::StepId{life.made + 1}];
+      const double made_ms = begins_[graph::StepId{life.maker_step + 1}];
       to_host_ms = std::max(to_host_ms, made_ms) + CopyMs(i);
       const int32_t arrived = FirstAt(to_host_ms);
       const int32_t release = std::min(arrived, decisions[i].release_cap);
-      moves[i] = {.buffer = life.buffer,
-                  .release = std::clamp(release, life.last_forward + 1,
-                                        backward_)};
+      moves[i] = {
+          .buffer = life.buffer,
+          .release = std::clamp(release, life.last_forward + 1, backward_)};
     }
     double next_ms = std::numeric_limits<double>::infinity();
     for (const size_t i : by_read_) {
@@ -184,20 +185,20 @@ class MoveSearch {
   // Returns the first step that begins at this time or later, and the last one that does
   // so at this time or earlier.
   int32_t FirstAt(double ms) const {
-    const auto at = std::lower_bound(begins_.begin(), begins_.end(),
-                                     ms - kSameMs);
+    const auto at =
+        std::lower_bound(begins_.begin(), begins_.end(), ms - kSameMs);
     return static_cast<int32_t>(at - begins_.begin());
   }
   int32_t LastAt(double ms) const {
-    const auto at = std::upper_bound(begins_.begin(), begins_.end(),
-                                     ms + kSameMs);
+    const auto at =
+        std::upper_bound(begins_.begin(), begins_.end(), ms + kSameMs);
     return static_cast<int32_t>(at - begins_.begin()) - 1;
   }
 
   // Returns the decisions with one more change that frees bytes at the peak.
   std::optional<Decisions> Change(const Placement& now) const {
     const int32_t s = now.peak_step;
-    const int64_t wanted = now.peak_bytes - question_.budget_bytes;
+    const int64_t excess_bytes = now.peak_bytes - question_.budget_bytes;
     std::vector<size_t> open;
     for (size_t i = 0; i < lives_.size(); ++i) {
       const KeptLife& life = lives_[i];
@@ -206,9 +207,8 @@ class MoveSearch {
       if (decisions_[i].is_moved && IsAway(now, life.buffer)) continue;
       open.push_back(i);
     }
-    std::ranges::stable_sort(open, [this](size_t a, size_t b) {
-      return BytesOf(a) > BytesOf(b);
-    });
+    std::ranges::stable_sort(
+        open, [this](size_t a, size_t b) { return BytesOf(a) > BytesOf(b); });
     std::optional<Decisions> best;
     std::tuple<double, int64_t> best_rank;
     for (const size_t i : open) {
@@ -220,7 +220,7 @@ class MoveSearch {
         next[i].fetch_floor = std::max(next[i].fetch_floor, s + 1);
       }
       const double added_ms = Place(next).stall_ms - now.stall_ms;
-      const int64_t freed = std::min(BytesOf(i), wanted);
+      const int64_t freed = std::min(BytesOf(i), excess_bytes);
       const std::tuple rank(
           added_ms <= kSameMs ? 0 : added_ms / static_cast<double>(freed),
           -BytesOf(i));

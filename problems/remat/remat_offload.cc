@@ -74,17 +74,16 @@ class MovedPlanSearch {
   }
 
   bool IsOver() const {
-    return BestMs() <= no_ms_ ||
-           clock_.Stop() != solver::StoppedBy::kNothing;
+    return BestMs() <= no_ms_ || clock_.Stop() != solver::StoppedBy::kNothing;
   }
 
   // Tries a plan with moves. Returns whether it is the best so far.
   bool Try(const JointRun& run, const std::vector<int32_t>& wishes) {
     ++answer_.tries;
     if (run.recompute_ms >= BestMs() - no_ms_) return false;
-    std::optional<MovedRun> moved = FitByMoves(moves_, run, wishes);
-    if (!moved || moved->CostMs() >= BestMs() - no_ms_) return false;
-    answer_.best = std::move(moved);
+    std::optional<MovedRun> fit = FitByMoves(moves_, run, wishes);
+    if (!fit || fit->CostMs() >= BestMs() - no_ms_) return false;
+    answer_.best = std::move(fit);
     return true;
   }
 
@@ -96,10 +95,9 @@ class MovedPlanSearch {
       const double seconds = clock_.limits().time_limit_s * kStartShare;
       solver::SearchLimits limits = clock_.Remaining();
       limits.on_progress = {};
-      limits.time_limit_s =
-          std::min(limits.time_limit_s,
-                   std::max(0.0, seconds - clock_.Seconds()) /
-                       static_cast<double>(budgets.size() - k));
+      limits.time_limit_s = std::min(
+          limits.time_limit_s, std::max(0.0, seconds - clock_.Seconds()) /
+                                   static_cast<double>(budgets.size() - k));
       const RematAnswer answer = SolveRemat(
           problem_,
           {.budget_bytes = budgets[k], .limits = limits, .start = start});
@@ -135,28 +133,28 @@ class MovedPlanSearch {
   // most time first, then what moves, the most bytes first.
   std::vector<int32_t> ToChange() const {
     const JointRun& run = answer_.best->run;
-    std::vector<std::pair<double, int32_t>> again;
+    std::vector<std::pair<double, int32_t>> reruns;
     for (const JointRun::Step& step : run.steps) {
       if (!step.is_again) continue;
       const graph::JointNode& node = graph_.nodes[step.node];
       for (const int32_t b : node.makes)
         if (graph_.buffers[b].may_keep && !run.is_kept[b] &&
             !simulator_.IsForwardOutput(b))
-          again.emplace_back(-node.ms, b);
+          reruns.emplace_back(-node.ms, b);
     }
-    std::vector<std::pair<double, int32_t>> moved;
+    std::vector<std::pair<double, int32_t>> moves;
     for (const int32_t b : MovedBuffers(run))
-      moved.emplace_back(-static_cast<double>(graph_.buffers[b].bytes), b);
-    std::ranges::sort(again);
-    std::ranges::sort(moved);
+      moves.emplace_back(-static_cast<double>(graph_.buffers[b].bytes), b);
+    std::ranges::sort(reruns);
+    std::ranges::sort(moves);
     std::vector<int32_t> buffers;
-    for (const auto* list : {&again, &moved})
+    for (const auto* list : {&reruns, &moves})
       for (const auto& [rank, b] : *list) buffers.push_back(b);
     return buffers;
   }
 
-  // Finds a bound. What is away at a moment has been sent by then, so it is at most what
-  // the link carries in the time so far: that of the step, of what runs again, and of
+  // Finds a bound. All that is away at a moment has been sent by then, so it is at most
+  // what the link carries in the time so far: that of the step, of reruns, and of
   // waiting. With so much more room at every moment, plans without moves are a relaxation.
   // The time that the step waits is cut in parts; in each, the longest time gives the
   // room, and the shortest one is added to what must run again.
@@ -211,13 +209,13 @@ class MovedPlanSearch {
 
   // Returns the bytes between the passes that are there whatever is kept.
   int64_t BytesBetween() const {
-    std::set<int32_t> there(graph_.forward_outputs.begin(),
-                            graph_.forward_outputs.end());
+    std::set<int32_t> buffers(graph_.forward_outputs.begin(),
+                              graph_.forward_outputs.end());
     for (int32_t b = 0; b < std::ssize(graph_.buffers); ++b)
       if (simulator_.MakerOf(b) < 0 && !graph_.buffers[b].is_from_backward)
-        there.insert(b);
+        buffers.insert(b);
     int64_t bytes = graph_.held_bytes;
-    for (const int32_t b : there) bytes += graph_.buffers[b].bytes;
+    for (const int32_t b : buffers) bytes += graph_.buffers[b].bytes;
     return bytes;
   }
 
@@ -263,11 +261,11 @@ std::optional<LeastMoved> FindLeastMoved(const RematProblem& problem,
   const JointRun all_kept = simulator.Run(simulator.AllKept());
   std::optional<LeastMoved> best;
   const auto take = [&](const JointRun& run) {
-    JointRun moved = MoveAll({.graph = graph, .link = link}, run);
-    if (best && moved.peak_bytes >= best->bytes) return;
-    best = {.bytes = moved.peak_bytes,
+    JointRun least_run = MoveAll({.graph = graph, .link = link}, run);
+    if (best && least_run.peak_bytes >= best->bytes) return;
+    best = {.bytes = least_run.peak_bytes,
             .bound_bytes = LeastBase(problem),
-            .run = std::move(moved)};
+            .run = std::move(least_run)};
   };
   take(simulator.Run(least.is_kept));
   take(all_kept);
@@ -275,7 +273,8 @@ std::optional<LeastMoved> FindLeastMoved(const RematProblem& problem,
   for (const int64_t budget : Ladder(least.bytes, all_kept.peak_bytes)) {
     solver::SearchLimits part = clock.Remaining();
     part.on_progress = {};
-    part.time_limit_s = std::min(part.time_limit_s, half.time_limit_s / kBudgets);
+    part.time_limit_s =
+        std::min(part.time_limit_s, half.time_limit_s / kBudgets);
     const RematAnswer answer = SolveRemat(
         problem, {.budget_bytes = budget, .limits = part, .start = start});
     const bool is_found = answer.status == SearchStatus::kOptimal ||

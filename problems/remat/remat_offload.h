@@ -12,8 +12,9 @@
 
 namespace acplan::problems {
 
-// What a compiled step keeps, makes again and moves to the host's memory, so that it stays
-// within a budget, and runs again and waits for the link as little as possible.
+// The buffers that a compiled step keeps, makes again and moves to the host's memory, so
+// that it stays within a budget, and recomputes and waits for the link as little as
+// possible.
 
 struct RematOffload {
   std::optional<MovedRun> best = {};

@@ -282,8 +282,9 @@ int64_t RematProblem::SlackOf(const RematMoment& moment) const {
 
 int64_t RematProblem::RoomAt(const RematMoment& moment,
                              const RematBudget& budget) const {
-  return moment == Between() ? budget.kept_bytes
-                             : budget.peak_bytes - BaseOf(moment) + SlackOf(moment);
+  return moment == Between()
+             ? budget.kept_bytes
+             : budget.peak_bytes - BaseOf(moment) + SlackOf(moment);
 }
 
 double RematProblem::AllMs() const {

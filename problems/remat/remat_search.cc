@@ -89,10 +89,10 @@ class Plans {
     int64_t most = question_.budget_bytes;
     for (int32_t s = 0; s < std::ssize(run.steps); ++s) {
       if (run.live_bytes[s] <= most) continue;
-      const int64_t counted =
+      const int64_t counted_bytes =
           run.live_bytes[s] - problem_.SlackOf(MomentOf(problem_, run, s));
-      if (counted <= most) continue;
-      most = counted;
+      if (counted_bytes <= most) continue;
+      most = counted_bytes;
       worst = s;
     }
     return worst;

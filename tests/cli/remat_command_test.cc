@@ -70,26 +70,28 @@ TEST_F(RematCommandTest, TellsProgramsThePlan) {
 
 TEST_F(RematCommandTest, MovesWhatTheLinkCarries) {
   const json alone = Plan(kLlama, "80%");
-  for (const char* rate : {"1GB/s", "12GB/s", "25GB/s"}) {
-    const json answer = AcplanJson(
-        {"remat", kLlama, "--budget", "80%", "--offload", rate, "--memory"});
-    const double cost_ms = answer["recompute_ms"].get<double>() +
-                           answer["stall_ms"].get<double>();
+  for (const char* rate : {"12GB/s", "25GB/s"}) {
+    const json answer =
+        AcplanJson({"remat", kLlama, "--budget", "80%", "--offload", rate,
+                    "--memory", "--time-limit", "3"});
+    const double cost_ms =
+        answer["recompute_ms"].get<double>() + answer["stall_ms"].get<double>();
     EXPECT_LE(cost_ms, alone["recompute_ms"]);
     EXPECT_LE(answer["bound_ms"], cost_ms);
     EXPECT_LE(answer["peak_bytes"], answer["budget_bytes"]);
     EXPECT_GT(answer["moved_bytes"], 0);
     // Its own answer, evaluated.
     graph::WriteFile(folder() / "answer.json", answer.dump());
-    json given =
+    const json evaluation =
         AcplanJson({"remat", kLlama, "--of", "answer.json", "--memory"});
     for (const char* key : {"moved", "moved_bytes", "stall_ms", "recompute_ms",
                             "memory", "bytes_per_second"})
-      EXPECT_EQ(given[key], answer[key]) << key;
+      EXPECT_EQ(evaluation[key], answer[key]) << key;
   }
   EXPECT_THAT(
       AcplanOut({"remat", kLlama, "--budget", "80%", "--offload", "25GB/s"}),
-      AllOf(HasSubstr("\nwaits for the link                0.00 ms\n"),
+      AllOf(HasSubstr("\nmoved to the host "),
+            HasSubstr("\nwaits for the link "),
             HasSubstr("optimal: no plan within the budget recomputes and waits "
                       "less (gap 0, ")));
 }

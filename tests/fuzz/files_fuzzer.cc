@@ -124,10 +124,10 @@ void CheckKept(const std::string& path) {
   static const graph::JointGraph step =
       graph::ReadJointGraph(ACPLAN_FUZZ_SEEDS "/small_joint.json");
   Try("", [&] {
-    const acplan::problems::GivenRemat given =
-        acplan::problems::ReadGivenRemat(path, step);
-    Require(given.is_kept.size() == step.buffers.size(), "a mark a buffer");
-    Require(acplan::problems::EvaluateRemat(step, given).run.has_value(),
+    const acplan::problems::RematChoices choices =
+        acplan::problems::ReadRematChoices(path, step);
+    Require(choices.is_kept.size() == step.buffers.size(), "a mark a buffer");
+    Require(acplan::problems::EvaluateRemat(step, choices).run.has_value(),
             "what keeping them does");
   });
 }

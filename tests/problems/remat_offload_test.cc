@@ -54,9 +54,10 @@ class AllMoves {
   // Adds those that decide about the lives from `next` on.
   void Add(size_t next) {
     if (next == lives_.size()) {
-      const JointRun moved = WithMoves(graph_, run_, moves_);
-      const double stall_ms = StallMs(graph_, moved, bytes_per_second_);
-      outcomes_.push_back({moved.peak_bytes, moved.recompute_ms + stall_ms});
+      const JointRun moved_run = WithMoves(graph_, run_, moves_);
+      const double stall_ms = StallMs(graph_, moved_run, bytes_per_second_);
+      outcomes_.push_back(
+          {moved_run.peak_bytes, moved_run.recompute_ms + stall_ms});
       return;
     }
     Add(next + 1);
@@ -105,7 +106,7 @@ std::vector<Outcome> AllOutcomes(const JointGraph& graph,
 
 TEST(JointMoves, HaveTheBytesOfARunWithCounts) {
   std::mt19937 random(7);
-  int moved = 0;
+  int cases_with_moves = 0;
   for (int i = 0; i < 1000; ++i) {
     const JointGraph graph = test_support::RandomJoint(
         random, {.forward = 12, .backward = 10, .has_rules = false});
@@ -130,9 +131,9 @@ TEST(JointMoves, HaveTheBytesOfARunWithCounts) {
         ComputeRematEffect(graph, is_kept, with_moves.moves);
     ASSERT_EQ(with_moves.peak_bytes, effect.peak_bytes) << ToJson(graph);
     ASSERT_EQ(WithMoves(graph, with_moves, {}), run);
-    moved += moves.empty() ? 0 : 1;
+    cases_with_moves += moves.empty() ? 0 : 1;
   }
-  EXPECT_GE(moved, 500);
+  EXPECT_GE(cases_with_moves, 500);
 }
 
 TEST(JointMoves, AreRefusedAtOtherTimes) {
@@ -142,26 +143,27 @@ TEST(JointMoves, AreRefusedAtOtherTimes) {
   graph.nodes = {{.name = "f", .ms = 1, .makes = {0}},
                  {.name = "g", .ms = 1, .reads = {0}},
                  {.name = "h", .ms = 1},
-                 {.name = "k", .stage = graph::JointStage::kBackward,
-                  .ms = 1, .reads = {1}},
-                 {.name = "l", .stage = graph::JointStage::kBackward,
-                  .ms = 1, .reads = {0}}};
+                 {.name = "k",
+                  .stage = graph::JointStage::kBackward,
+                  .ms = 1,
+                  .reads = {1}},
+                 {.name = "l",
+                  .stage = graph::JointStage::kBackward,
+                  .ms = 1,
+                  .reads = {0}}};
   const JointRun run = JointSimulator(graph).Run({1, 0});
-  const JointRun moved =
+  const JointRun moved_run =
       WithMoves(graph, run, {{.buffer = 0, .release = 2, .fetch = 4}});
-  EXPECT_EQ(moved.live_bytes, (std::vector<int64_t>{8, 8, 0, 0, 8}));
+  EXPECT_EQ(moved_run.live_bytes, (std::vector<int64_t>{8, 8, 0, 0, 8}));
   // A copy takes 2 ms: it is 1 ms late both ways.
-  EXPECT_DOUBLE_EQ(StallMs(graph, moved, 4000), 1 + 2);
+  EXPECT_DOUBLE_EQ(StallMs(graph, moved_run, 4000), 1 + 2);
   EXPECT_DOUBLE_EQ(
       StallMs(graph,
               WithMoves(graph, run, {{.buffer = 0, .release = 3, .fetch = 3}}),
               4000),
       1);
-  for (const JointMove& move : std::vector<JointMove>{{0, 1, 4},
-                                                      {0, 4, 4},
-                                                      {0, 2, 2},
-                                                      {0, 2, 5},
-                                                      {1, 2, 4}})
+  for (const JointMove& move : std::vector<JointMove>{
+           {0, 1, 4}, {0, 4, 4}, {0, 2, 2}, {0, 2, 5}, {1, 2, 4}})
     EXPECT_THROW(WithMoves(graph, run, {move}), InputError);
   EXPECT_THROW(WithMoves(graph, run, {{0, 2, 4}, {0, 2, 4}}), InputError);
   graph.buffers[0].may_move = false;
@@ -183,8 +185,7 @@ TEST(RematOffload, IsNearWhatEnumerationFinds) {
     const std::vector<Outcome> outcomes = AllOutcomes(graph, bytes_per_second);
     const RematProblem problem = BuildRematProblem(graph);
     std::vector<int64_t> peaks;
-    for (const Outcome& outcome : outcomes)
-      peaks.push_back(outcome.peak_bytes);
+    for (const Outcome& outcome : outcomes) peaks.push_back(outcome.peak_bytes);
     std::ranges::sort(peaks);
     peaks.erase(std::ranges::unique(peaks).begin(), peaks.end());
     for (const int64_t budget : peaks) {
@@ -226,9 +227,9 @@ TEST(RematOffload, StaysWithinTheHostsMemory) {
     const RematProblem problem = BuildRematProblem(graph);
     const JointSimulator simulator(graph);
     const int64_t most = simulator.Run(simulator.AllKept()).peak_bytes;
-    const RematOffload answer = SolveRematOffload(
-        problem, {.budget_bytes = most * 3 / 4},
-        {.bytes_per_second = 1e6, .host_memory_bytes = 9});
+    const RematOffload answer =
+        SolveRematOffload(problem, {.budget_bytes = most * 3 / 4},
+                          {.bytes_per_second = 1e6, .host_memory_bytes = 9});
     if (answer.best) {
       EXPECT_LE(MovedBytes(graph, answer.best->run), 9);
     }
@@ -239,10 +240,10 @@ TEST(RematOffload, RefusesStepsOfSeveralGraphs) {
   std::mt19937 random(5);
   const JointGraph graph =
       test_support::RandomRuns(random, {.forward = 4, .backward = 4}, 2);
-  EXPECT_THROW(SolveRematOffload(BuildRematProblem(graph),
-                                 {.budget_bytes = 1000},
-                                 {.bytes_per_second = 1}),
-               InputError);
+  EXPECT_THROW(
+      SolveRematOffload(BuildRematProblem(graph), {.budget_bytes = 1000},
+                        {.bytes_per_second = 1}),
+      InputError);
 }
 
 }  // namespace

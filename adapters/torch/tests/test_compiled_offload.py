@@ -39,8 +39,8 @@ def test_memory_is_as_predicted_at_every_node_and_gradients_stay(name: str, rate
     expected = _expected(name)
     model, x = _case(name)
     plan, actual = _compiled(model, x, "min", offload=rate)
-    assert plan.moved
-    assert set(plan.moved) <= set(plan.saved)
+    assert plan.moved_names
+    assert set(plan.moved_names) <= set(plan.saved)
     assert (plan.stall_ms > 0) == (rate == "1MB/s" or name == "images")
     verification = plan.verify()
     assert verification.first_difference() is None, str(verification)
@@ -57,7 +57,7 @@ def test_moving_lets_less_run_again_and_less_memory_suffice() -> None:
     least, _ = _compiled(model, x, "min", offload="25GB/s")
     assert plain.recompute_ms > same.recompute_ms + same.stall_ms == same.bound_ms == 0
     assert least.peak_bytes < plain.peak_bytes
-    assert len(same.moved) < len(least.moved)
+    assert len(same.moved_names) < len(least.moved_names)
 
 
 def test_the_program_says_the_same_of_the_choice() -> None:
@@ -83,7 +83,7 @@ def test_copies_may_be_made_at_any_time_until_they_are_waited_for(name: str, kin
     _require_equal(expected, actual)
     assert not host_copies._pending
     if kind == "late":
-        assert sum(entry.endswith("ends") for entry in log) == 2 * len(plan.moved) > 0
+        assert sum(entry.endswith("ends") for entry in log) == 2 * len(plan.moved_names) > 0
 
 
 def test_the_host_has_no_more_than_it_may() -> None:
@@ -101,7 +101,7 @@ def test_inductor_computes_the_same() -> None:
         with fresh_inductor_cache():  # A graph that is in it is not partitioned.
             plan, values = _compiled(model, x, "min", backend="inductor", **options)
         results.append(values)
-    assert plan.moved
+    assert plan.moved_names
     assert plan.verify().first_difference() is None
     for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b)

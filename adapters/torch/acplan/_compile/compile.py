@@ -65,6 +65,16 @@ class _GraphPlan:
     order: BackwardOrder
     key: str = ""  # the key of a graph of a step that is planned
 
+    def finish(
+        self, forward: GraphModule, backward: GraphModule, num_fwd_outputs: int
+    ) -> GraphModule:
+        """Puts the plan's copies into both graphs, and returns backward in the plan's order."""
+        backward = self.order.applied(backward)
+        listed = {node["name"] for node in self.graph.get("nodes", ())}
+        with _disable_current_modes():
+            move_values(forward, backward, num_fwd_outputs, moves_of(self.data), listed)
+        return backward
+
 
 class Partitioner(PartitionerBase):  # type: ignore[misc]
     """The partitioner that acplan.partitioner makes. `plans` has the plans of the graphs that
@@ -142,8 +152,7 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
                 forward, backward = partition()
             if not graph_plans:
                 return forward, backward
-            backward = graph_plans[-1].order.applied(backward)
-            self._move_values(graph_plans[-1], (forward, backward), num_fwd_outputs)
+            backward = graph_plans[-1].finish(forward, backward, num_fwd_outputs)
         except Exception as error:
             if not graph_plans or self._strict:
                 raise
@@ -242,12 +251,6 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
             raise AcplanError(text, exit_code=3)
         self._warn(f"{text}; the graph is planned for that budget")
         return plan_graph(graph, least, self._time_limit, link=link)
-
-    @staticmethod
-    def _move_values(graph_plan: _GraphPlan, graphs: Graphs, num_fwd_outputs: int) -> None:
-        listed = {node["name"] for node in graph_plan.graph.get("nodes", ())}
-        with _disable_current_modes():
-            move_values(*graphs, num_fwd_outputs, moves_of(graph_plan.data), listed)
 
     def _fall_back(self, error: Exception) -> None:
         if self._strict:

@@ -51,7 +51,7 @@ class CompiledPlan:
         return tuple(self.data["saved"])
 
     @property
-    def moved(self) -> tuple[str, ...]:
+    def moved_names(self) -> tuple[str, ...]:
         """The names of the saved nodes that wait in the host's memory."""
         return tuple(move["buffer"] for move in self.data.get("moved", ()))
 
@@ -71,5 +71,5 @@ class CompiledPlan:
         return (
             f"<CompiledPlan {self.name}: {self.status}, peak {self.peak_bytes:,} bytes, "
             f"{self.recompute_ms:.3f} ms again"
-            + (f", {self.stall_ms:.3f} ms waiting>" if self.moved else ">")
+            + (f", {self.stall_ms:.3f} ms waiting>" if self.moved_names else ">")
         )

@@ -56,7 +56,7 @@ def move_values(
         module.recompile()
 
 
-def _named(module: GraphModule) -> dict[str, Node]:
+def _nodes_by_name(module: GraphModule) -> dict[str, Node]:
     return {node.name: node for node in module.graph.nodes}
 
 
@@ -70,7 +70,7 @@ def _send(
     module: GraphModule, num_fwd_outputs: int, by_name: Mapping[str, Move]
 ) -> dict[str, Node]:
     """Returns, for each value that moves, the node whose result forward returns for it."""
-    graph, nodes = module.graph, _named(module)
+    graph, nodes = module.graph, _nodes_by_name(module)
     (output,) = graph.find_nodes(op="output")
     waits: dict[str, Node] = {}
     # In the order in which they are made, as are the copies.
@@ -89,13 +89,13 @@ def _send(
         raise AcplanError(f"forward does not save {missing[0]!r}, which the plan moves")
     count = 0
 
-    def moved(value: Any) -> Any:
+    def host_copy_of(value: Any) -> Any:
         nonlocal count
         count += 1
         is_moved = isinstance(value, Node) and count > num_fwd_outputs
         return waits.get(value.name, value) if is_moved else value
 
-    output.args = tree_map(moved, output.args)
+    output.args = tree_map(host_copy_of, output.args)
     return waits
 
 
@@ -105,7 +105,7 @@ def _fetch(
     by_name: Mapping[str, Move],
     listed: set[str],
 ) -> None:
-    graph, nodes = module.graph, _named(module)
+    graph, nodes = module.graph, _nodes_by_name(module)
     inputs = {name: _find(nodes, name) for name in waits}
     for node in inputs.values():
         _make_views_late(node, listed)
