@@ -1,6 +1,7 @@
 #include "problems/remat/remat_offload.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <limits>
 #include <set>
@@ -23,9 +24,12 @@ constexpr int kBudgets = 9;
 constexpr int kBoundParts = 8;
 constexpr double kNoShare = 1e-9;  // of the time of the step: none
 // Shares of the time limit.
-constexpr double kStartShare = 0.5;
+constexpr double kStartShare = 0.4;
+constexpr double kRelaxedShare = 0.2;
 constexpr double kBoundShare = 0.2;
 constexpr double kMostBoundSeconds = 5;
+// Waits of plans to start from, as shares of what the best plan so far adds.
+constexpr std::array kWaitShares = {0.0, 0.1, 0.3};
 
 // Returns budgets from this one to the peak of keeping everything, ascending.
 std::vector<int64_t> Ladder(int64_t from, int64_t most) {
@@ -40,6 +44,11 @@ std::vector<int32_t> MovedBuffers(const JointRun& run) {
   std::vector<int32_t> buffers;
   for (const graph::JointMove& move : run.moves) buffers.push_back(move.buffer);
   return buffers;
+}
+
+bool IsFound(const RematAnswer& answer) {
+  return answer.status == SearchStatus::kOptimal ||
+         answer.status == SearchStatus::kFeasible;
 }
 
 class MovedPlanSearch {
@@ -61,6 +70,7 @@ class MovedPlanSearch {
     Try(all_kept, {});
     if (!question_.start.empty()) Try(simulator_.Run(question_.start), {});
     Start(all_kept.peak_bytes);
+    StartFromRelaxed();
     Improve();
     Bound();
     answer_.stopped_by = clock_.Stop();
@@ -101,11 +111,22 @@ class MovedPlanSearch {
       const RematAnswer answer = SolveRemat(
           problem_,
           {.budget_bytes = budgets[k], .limits = limits, .start = start});
-      const bool is_found = answer.status == SearchStatus::kOptimal ||
-                            answer.status == SearchStatus::kFeasible;
-      if (!is_found) continue;
+      if (!IsFound(answer)) continue;
       start = answer.run.is_kept;
       Try(answer.run, {});
+    }
+  }
+
+  // Starts from plans that keep what the link might carry if the step waited for some time.
+  void StartFromRelaxed() {
+    const double most = answer_.best ? BestMs() : problem_.AllMs();
+    const double seconds =
+        clock_.limits().time_limit_s * kRelaxedShare / std::size(kWaitShares);
+    for (const double share : kWaitShares) {
+      if (IsOver()) return;
+      const RematAnswer answer =
+          Relaxed(share * most, 0, std::min(seconds, clock_.SecondsLeft()));
+      if (IsFound(answer)) Try(answer.run, {});
     }
   }
 
@@ -168,7 +189,8 @@ class MovedPlanSearch {
       const double waits_ms = most * k / kBoundParts;
       if (waits_ms >= bound) break;
       const double again_ms =
-          AgainMs(most * (k + 1) / kBoundParts, most, seconds / kBoundParts);
+          Relaxed(most * (k + 1) / kBoundParts, most, seconds / kBoundParts)
+              .bound_ms;
       bound = std::min(bound, waits_ms + again_ms);
     }
     answer_.bound_ms = std::max(0.0, bound);
@@ -181,9 +203,10 @@ class MovedPlanSearch {
                                              : most;
   }
 
-  // Returns a time that must run again if the step waits at most `waits_ms`, and all that
-  // it adds is at most `added_ms`.
-  double AgainMs(double waits_ms, double added_ms, double seconds) const {
+  // Returns the best plan without moves that has as much more room as the link can have
+  // carried, and its bound, if the step waits at most `waits_ms`, and all that it adds is
+  // at most `added_ms`.
+  RematAnswer Relaxed(double waits_ms, double added_ms, double seconds) const {
     RematProblem relaxed = problem_;
     double ms = waits_ms;
     for (const RematOperator& op : relaxed.operators) {
@@ -192,7 +215,8 @@ class MovedPlanSearch {
     }
     const int64_t room = question_.budget_bytes - BytesBetween();
     const int64_t kept_bytes = room + SentBytes(ms);
-    if (kept_bytes < 0) return std::numeric_limits<double>::infinity();
+    if (kept_bytes < 0)
+      return {.bound_ms = std::numeric_limits<double>::infinity()};
     ms += added_ms;
     for (const int32_t node : relaxed.backward_nodes) {
       relaxed.backward_slack.push_back(SentBytes(ms));
@@ -203,8 +227,7 @@ class MovedPlanSearch {
                       {.budget_bytes = question_.budget_bytes,
                        .kept_bytes = kept_bytes,
                        .limits = {.time_limit_s = seconds,
-                                  .interrupted = clock_.limits().interrupted}})
-        .bound_ms;
+                                  .interrupted = clock_.limits().interrupted}});
   }
 
   // Returns the bytes between the passes that are there whatever is kept.
@@ -277,9 +300,7 @@ std::optional<LeastMoved> FindLeastMoved(const RematProblem& problem,
         std::min(part.time_limit_s, half.time_limit_s / kBudgets);
     const RematAnswer answer = SolveRemat(
         problem, {.budget_bytes = budget, .limits = part, .start = start});
-    const bool is_found = answer.status == SearchStatus::kOptimal ||
-                          answer.status == SearchStatus::kFeasible;
-    if (!is_found) continue;
+    if (!IsFound(answer)) continue;
     start = answer.run.is_kept;
     take(answer.run);
   }

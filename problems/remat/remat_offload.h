@@ -28,7 +28,8 @@ struct RematOffload {
 void RefuseTies(const graph::JointGraph& graph);
 
 // Looks for a plan. The search starts from plans without moves for budgets from the
-// question's to what everything kept needs, moves as much of each as the budget asks for,
+// question's to what everything kept needs, and from plans that have as much more room at
+// every moment as the link can have carried by then, moves as much of each as the budget asks for,
 // and improves the best one by single decisions. It proves nothing itself. The bound
 // is that of plans without moves which have as much more room at every moment as the link
 // can have carried by then. Throws

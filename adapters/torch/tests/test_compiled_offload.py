@@ -113,7 +113,12 @@ def test_graphs_that_are_planned_together_move_nothing() -> None:
     def compiled(strict: bool) -> torch.nn.Module:
         torch._dynamo.reset()
         return acplan.compile(
-            model, "100%", blocks=model.blocks, backend="aot_eager", offload="1GB/s", strict=strict
+            model,
+            "100%",
+            blocks=model.blocks,
+            backend="aot_eager",
+            offload="1GB/s",
+            strict=strict,
         )
 
     with pytest.raises(AcplanError, match="offload: graphs that are planned together"):

@@ -227,15 +227,11 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
             saved_bytes = int(data["saved_bytes"]) - int(data.get("moved_bytes", 0))
             self._memory.plan_is(
                 frame,
-                dataclasses.replace(
-                    sizes, saved=saved_bytes, outputs=joint.returned_bytes()
-                ),
+                dataclasses.replace(sizes, saved=saved_bytes, outputs=joint.returned_bytes()),
             )
             return _GraphPlan(data, graph, saved, joint.order)
 
-    def _within_budget(
-        self, graph: dict[str, Any], link: Link | None = None
-    ) -> dict[str, Any]:
+    def _within_budget(self, graph: dict[str, Any], link: Link | None = None) -> dict[str, Any]:
         data = plan_graph(graph, self._budget, self._time_limit, link=link)
         if data["status"] not in ("infeasible", "no_solution"):
             return data

@@ -30,8 +30,7 @@ class Move:
 def moves_of(data: Mapping[str, Any]) -> list[Move]:
     """Returns the moves of a plan, by the data of `acplan.remat`."""
     return [
-        Move(m["buffer"], m["release_before"], m["fetch_before"])
-        for m in data.get("moved", ())
+        Move(m["buffer"], m["release_before"], m["fetch_before"]) for m in data.get("moved", ())
     ]
 
 

@@ -23,9 +23,7 @@ class Link:
     host_memory: int | str | None = None
 
     def question(self) -> dict[str, Any]:
-        return {
-            k: v for k, v in dataclasses.asdict(self).items() if v is not None
-        }
+        return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
 
 
 def link_of(offload: str | None, host_memory: int | str | None) -> Link | None:
