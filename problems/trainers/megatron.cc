@@ -34,6 +34,7 @@ std::string WriteMegatron(const TrainerPolicy& policy, const ConfigNames&) {
       return text + ")\n";
     case BlockKind::kAll:
     case BlockKind::kRuns:
+    case BlockKind::kRange:
     case BlockKind::kEvery:
     case BlockKind::kClasses:
       break;
