@@ -249,6 +249,20 @@ graph::OperatorPatterns PatternFlags::Patterns() const {
           .recompute = ParsePatterns(recompute, "--recompute")};
 }
 
+namespace {
+
+// Returns the name that a profile has for PyTorch's name of an operator: "mm" for
+// "torch.ops.aten.mm.default".
+std::string_view PlainName(std::string_view name) {
+  for (const std::string_view prefix : {"torch.ops.", "aten.", "aten::"}) {
+    if (name.starts_with(prefix)) name.remove_prefix(prefix.size());
+  }
+  if (name.ends_with(".default")) name.remove_suffix(8);
+  return name;
+}
+
+}  // namespace
+
 void RefuseUnmatched(const graph::OperatorPatterns& patterns,
                      const std::vector<std::string>& names) {
   const std::set<std::string> distinct(names.begin(), names.end());
@@ -260,8 +274,13 @@ void RefuseUnmatched(const graph::OperatorPatterns& patterns,
           })) {
         continue;
       }
-      const std::vector<std::string> nearest = graph::NearestNames(
-          pattern, std::vector(distinct.begin(), distinct.end()));
+      const std::vector<std::string> names_in_order(distinct.begin(),
+                                                    distinct.end());
+      std::vector<std::string> nearest =
+          graph::NearestNames(pattern, names_in_order);
+      if (nearest.empty()) {
+        nearest = graph::NearestNames(PlainName(pattern), names_in_order);
+      }
       throw InputError(fmt::format(
           "{}: expected a pattern that matches an operator, found {}{}", flag,
           graph::Quoted(pattern, 200),

@@ -19,6 +19,11 @@ namespace {
 
 ParsedConfig Parse(std::string_view text, const std::string& name,
                    ConfigFormat format, std::string_view function) {
+  const bool is_code =
+      format == ConfigFormat::kPython || format == ConfigFormat::kFlags;
+  if (is_code && text.find('\0') != std::string_view::npos) {
+    throw InputError(name + ": expected text, found a byte of value 0");
+  }
   if (format == ConfigFormat::kPython) return ParsePython(text, name, function);
   if (!function.empty()) {
     throw InputError(
@@ -135,8 +140,15 @@ std::vector<std::string> Config::Keys(std::string_view path) const {
   std::vector<std::string> keys;
   const json* value = Find(path);
   if (value == nullptr || !value->is_object()) return keys;
-  for (const auto& [key, item] : value->items()) keys.push_back(key);
+  for (const auto& [key, item] : value->items()) {
+    if (key != kCallKey) keys.push_back(key);
+  }
   return keys;
+}
+
+void Config::RequireTable(std::string_view path) const {
+  const json* value = Find(path);
+  if (value != nullptr && !value->is_object()) Fail(path, "keys and values");
 }
 
 bool Config::Mentions(std::string_view word) const {

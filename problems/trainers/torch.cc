@@ -83,6 +83,12 @@ BlockChoice ChoiceOf(const Config& config,
 }
 
 ConfigReading ReadTorch(const Config& config, const ConfigNames& names) {
+  constexpr std::string_view kBudget = "activation_memory_budget";
+  if (config.Has(kBudget)) {
+    config.Fail(kBudget,
+                "no budget of torch.compile, which acplan.memory_budgets in "
+                "Python audits");
+  }
   if (!config.Mentions("BLOCKS")) {
     config.Fail("BLOCKS", "the list of blocks, as acplan emit writes it",
                 "nothing");
@@ -96,7 +102,8 @@ ConfigReading ReadTorch(const Config& config, const ConfigNames& names) {
 }
 
 bool IsLikeTorch(const Config& config) {
-  return config.Mentions("checkpoint_blocks") && config.Mentions("BLOCKS");
+  return (config.Mentions("checkpoint_blocks") && config.Mentions("BLOCKS")) ||
+         config.Has("activation_memory_budget");
 }
 
 }  // namespace

@@ -154,7 +154,28 @@ TEST(TrainersTest, OfLargeModelsNameTheNearestOfAWrongName) {
   EXPECT_THAT(Complaint("megatron",
                         "--recompute-granularity selective "
                         "--recompute-modules moe_act"),
+              HasSubstr("expected moe_act beside moe_grouped_gemm alone"));
+  EXPECT_THAT(Complaint("megatron",
+                        "--recompute-granularity selective --moe-grouped-gemm "
+                        "--recompute-modules moe_act"),
               HasSubstr("expected parts that are modules"));
+  EXPECT_EQ(Complaint("axolotl", "gradient_checkpointing: true\n"
+                                 "gradient_checkpointing_kwargs: 7\n"),
+            "file: gradient_checkpointing_kwargs: expected keys and values, "
+            "found 7");
+  EXPECT_EQ(Complaint("accelerate", "fsdp_config: 3\n"),
+            "file: fsdp_config: expected keys and values, found 3");
+  EXPECT_EQ(Complaint("prime-rl", "[model]\nac = 3\n"),
+            "file: model.ac: expected keys and values, found 3");
+  EXPECT_EQ(Complaint("trl", std::string_view("a\0b", 3)),
+            "file: expected text, found a byte of value 0");
+  EXPECT_THAT(Complaint("veomni", "train: {gradient_checkpointing: "
+                                  "{gradient_checkpoint_layers: [0]}}\n"),
+              HasSubstr("found gradient_checkpoint_layers"));
+  EXPECT_EQ(Read("trl", "a = SFTConfig(gradient_checkpointing=True,\n"
+                        "gradient_checkpointing_kwargs=dict(selective=True))")
+                .saved.size(),
+            1);
   EXPECT_EQ(Complaint("megatron", "--recompute-granularity ful"),
             "file: recompute_granularity: expected one of full, selective, "
             "found \"ful\"; nearest: full");

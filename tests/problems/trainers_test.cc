@@ -279,7 +279,7 @@ TEST(TrainersTest, SayWhatIsNotSimulated) {
       HasSubstr("fsdp_config: expected no checkpoints by FSDP"));
   EXPECT_THAT(Complaint("torchtitan",
                         "activation_checkpoint = MemoryBudgetAC.Config()"),
-              HasSubstr("a budget of torch.compile is not simulated"));
+              HasSubstr("acplan.memory_budgets"));
   EXPECT_THAT(Complaint("torchtitan",
                         "activation_checkpoint = SelectiveAC.Config("
                         "force_recompute_mm_shapes_by_fqns=['attention'])"),
