@@ -107,13 +107,12 @@ std::vector<problems::DeviceNeed> NeedsOfAudit(
 }
 
 std::string RerunText(const PolicyEffect& effect) {
-  return fmt::format("recomputes {} a step (+{}){}",
-                     FormatMs(effect.recompute_ms),
-                     FormatPercentUp(effect.overhead),
-                     effect.stall_ms > 0
-                         ? fmt::format(", waits {} for the link",
-                                       FormatMs(effect.stall_ms))
-                         : "");
+  return fmt::format(
+      "recomputes {} a step (+{}){}", FormatMs(effect.recompute_ms),
+      FormatPercentUp(effect.overhead),
+      effect.stall_ms > 0
+          ? fmt::format(", waits {} for the link", FormatMs(effect.stall_ms))
+          : "");
 }
 
 PolicyEffect EffectOfPlan(const problems::Plan& plan) {
@@ -150,7 +149,7 @@ std::string UnitsText(const Audit& audit) {
   if (audit.modules.empty()) return "no checkpoints";
   std::string text = fmt::format("{} unit{}", audit.modules.size(),
                                  audit.modules.size() == 1 ? "" : "s");
-  if (policy.Kept().empty()) text += ", everything runs again";
+  if (policy.KeptNames().empty()) text += ", everything runs again";
   if (!policy.saved.empty()) {
     std::vector<std::string> names;
     for (const std::string& name : policy.saved) {

@@ -70,12 +70,12 @@ std::string EmitCommand(const EmitFlags& flags) {
 
 // Returns "recomputed 3.2 ms a step (+4.1%)".
 std::string CostText(const Plan& plan) {
-  return fmt::format("recomputed {} a step (+{}){}",
-                     FormatMs(plan.recompute_ms),
-                     FormatPercentUp(plan.overhead),
-                     plan.offload ? fmt::format(", waiting {} for the link",
-                                                FormatMs(plan.offload->stall_ms))
-                                  : "");
+  return fmt::format(
+      "recomputed {} a step (+{}){}", FormatMs(plan.recompute_ms),
+      FormatPercentUp(plan.overhead),
+      plan.offload ? fmt::format(", waiting {} for the link",
+                                 FormatMs(plan.offload->stall_ms))
+                   : "");
 }
 
 std::string ProofText(const Plan& plan) {

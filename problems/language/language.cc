@@ -381,9 +381,8 @@ RestrictedTrace Restrict(const PlanningProblem& problem,
     plain.never_saved_with_lora.clear();
     return Restrict(problem, plain, std::move(blocks));
   }
-  RestrictedTrace restriction{.problem = &problem,
-                              .blocks = std::move(blocks),
-                              .link = language.link};
+  RestrictedTrace restriction{
+      .problem = &problem, .blocks = std::move(blocks), .link = language.link};
   if (language.may_have_no_unit) restriction.choices.push_back({});
   Choices choices(restriction, language);
   for (const BlockKind kind : language.blocks) {

@@ -57,8 +57,8 @@ struct Language {
   // Any set of names may be saved; if not, only one of `sets` or nothing.
   bool takes_names = false;
   std::vector<std::vector<std::string>> sets = {};  // shell patterns of names
-  // What the language's operators may do over the link to the host, if the language has
-  // words for that and a link is given: then each tie is saved, offloaded or neither.
+  // The language has words for values that wait in the host's memory. If it does and there is
+  // a link, each tie is saved, offloaded or neither.
   bool may_offload = false;
   std::optional<LinkLimits> link = {};
   // If there are any, what may be saved are these sets of names with places

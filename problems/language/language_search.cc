@@ -194,8 +194,8 @@ class LanguageSearch {
         is_found ? is_proven ? SearchStatus::kOptimal : SearchStatus::kFeasible
         : is_proven ? SearchStatus::kInfeasible
                     : SearchStatus::kNoSolution;
-    answer_.bound_ms = std::min(
-        open_ms_, is_found ? answer_.CostMs() : solver::kInfinity);
+    answer_.bound_ms =
+        std::min(open_ms_, is_found ? answer_.CostMs() : solver::kInfinity);
     return std::move(answer_);
   }
 
@@ -391,9 +391,8 @@ LanguageSolution Simplified(const RestrictedTrace& restricted,
                             int64_t usable_bytes, double most_ms,
                             LanguageSolution solution) {
   // With a link fewer names may wait less.
-  const UnitChoice* choice = restricted.link
-                                 ? nullptr
-                                 : ChoiceOf(restricted, solution.policy);
+  const UnitChoice* choice =
+      restricted.link ? nullptr : ChoiceOf(restricted, solution.policy);
   if (choice == nullptr) return solution;
   const ChoiceMemory memory(restricted, *choice);
   TieFlags saves;

@@ -88,10 +88,10 @@ std::vector<ModuleId> RunsAndBlocks(const Trace& trace,
 
 }  // namespace
 
-std::vector<std::string> TrainerPolicy::Kept() const {
-  std::vector<std::string> kept;
-  std::ranges::merge(saved, offloaded, std::back_inserter(kept));
-  return kept;
+std::vector<std::string> TrainerPolicy::KeptNames() const {
+  std::vector<std::string> kept_names;
+  std::ranges::merge(saved, offloaded, std::back_inserter(kept_names));
+  return kept_names;
 }
 
 bool HasBlock(const BlockChoice& choice, int32_t place) {

@@ -58,7 +58,7 @@ struct TrainerPolicy {
   bool stops_early = true;      // as graph::CheckpointedModule
 
   // Returns the names of `saved` and `offloaded`, ascending.
-  std::vector<std::string> Kept() const;
+  std::vector<std::string> KeptNames() const;
 
   bool operator==(const TrainerPolicy&) const = default;
 };

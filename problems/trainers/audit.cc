@@ -46,7 +46,7 @@ void RefuseNested(const graph::Trace& trace,
 void RefuseNeverSaved(const graph::Trace& trace, const Language& language,
                       const TrainerPolicy& policy, const Trainer& trainer,
                       const Config& config) {
-  for (const std::string& name : policy.Kept()) {
+  for (const std::string& name : policy.KeptNames()) {
     const bool is_refused =
         MatchesAny(name, language.never_saved) ||
         (HasLora(trace) && MatchesAny(name, language.never_saved_with_lora));

@@ -107,8 +107,7 @@ const json* Config::Find(std::string_view path) const {
   const std::string key(path.substr(0, dot));
   const auto others = parsed_.other_values.find(key);
   if (others != parsed_.other_values.end()) {
-    const std::string_view rest =
-        path.substr(std::min(dot + 1, path.size()));
+    const std::string_view rest = path.substr(std::min(dot + 1, path.size()));
     // A value without the path cannot be meant by it.
     const bool is_asked =
         FindIn(parsed_.root.at(key), rest) != nullptr ||

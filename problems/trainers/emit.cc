@@ -28,9 +28,8 @@ Plan CheckedPlan(const PlanningProblem& problem, int64_t budget_bytes,
   if (link) plan.offload = OffloadOver(*link);
   plan = PlanOfUnits(problem, std::move(plan), solution.units);
   plan.bound_ms = std::min(solution.bound_ms, plan.CostMs());
-  plan.gap = plan.CostMs() > 0
-                 ? (plan.CostMs() - plan.bound_ms) / plan.CostMs()
-                 : 0;
+  plan.gap =
+      plan.CostMs() > 0 ? (plan.CostMs() - plan.bound_ms) / plan.CostMs() : 0;
   plan.status = solution.status == SearchStatus::kOptimal
                     ? PlanStatus::kOptimal
                     : PlanStatus::kFeasible;
@@ -90,9 +89,9 @@ void DescribePolicy(const LanguageProblem& language, const Trainer& trainer,
                     Emission& emission) {
   const RestrictedTrace& restriction = language.restriction;
   const TrainerPolicy& policy = emission.solution.policy;
-  emission.plan = CheckedPlan(restriction.ProblemOf(policy.blocks),
-                              emission.budget_bytes, restriction.link,
-                              emission.solution);
+  emission.plan =
+      CheckedPlan(restriction.ProblemOf(policy.blocks), emission.budget_bytes,
+                  restriction.link, emission.solution);
   emission.units = UnitNames(restriction, policy.blocks);
   emission.text =
       CheckedText(trainer, policy,
@@ -129,9 +128,9 @@ Emission Emit(const Question& question, const Budget& budget,
     emission.least = LeastOfLanguage(restricted, question.options.limits);
     if (restricted.link) emission.least->is_proven = false;
   }
-  emission.free_plan = Ask(question, {.bytes = emission.budget_bytes},
-                           trainer.language.link)
-                           .plan;
+  emission.free_plan =
+      Ask(question, {.bytes = emission.budget_bytes}, trainer.language.link)
+          .plan;
   return emission;
 }
 

@@ -64,7 +64,7 @@ constexpr std::array<std::string_view, 11> kOtherValues = {
 
 struct NamedPolicy {
   std::string_view name;
-  std::vector<std::string> kept;
+  std::vector<std::string> kept_values;
   bool is_offloaded = false;
 };
 
@@ -78,18 +78,19 @@ std::vector<NamedPolicy> NamedPolicies() {
   };
   const std::vector<std::string> all =
       with({"mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo", "out_proj"});
-  return {{"full", {}},
-          {"minimal", all},
-          {"minimal_offloaded", all, true},
-          {"minimal_with_context", with({"context", "mlpwi", "mlpwi_0",
-                                         "mlpwi_1", "mlpwo", "out_proj"})},
-          {"none", {}},
-          {"qkv_proj_offloaded", {"key_proj", "query_proj", "value_proj"}, true},
-          {"save_dot_except_mlp", with({"out_proj"})},
-          {"save_dot_except_mlpwi", with({"mlpwo", "out_proj"})},
-          {"save_dot_with_context_except_mlp", with({"context", "out_proj"})},
-          {"save_out_proj", {"out_proj"}},
-          {"save_qkv_proj", projections}};
+  return {
+      {"full", {}},
+      {"minimal", all},
+      {"minimal_offloaded", all, true},
+      {"minimal_with_context",
+       with({"context", "mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo", "out_proj"})},
+      {"none", {}},
+      {"qkv_proj_offloaded", {"key_proj", "query_proj", "value_proj"}, true},
+      {"save_dot_except_mlp", with({"out_proj"})},
+      {"save_dot_except_mlpwi", with({"mlpwo", "out_proj"})},
+      {"save_dot_with_context_except_mlp", with({"context", "out_proj"})},
+      {"save_out_proj", {"out_proj"}},
+      {"save_qkv_proj", projections}};
 }
 
 Language MaxTextLanguage() {
@@ -111,7 +112,7 @@ std::vector<std::string> PlacesOf(const NamedValue& value,
 
 std::string WriteMaxText(const TrainerPolicy& policy,
                          const ConfigNames& names) {
-  if (policy.Kept().empty()) return fmt::format("{}: full\n", kPolicyName);
+  if (policy.KeptNames().empty()) return fmt::format("{}: full\n", kPolicyName);
   std::string text = fmt::format("{}: custom\n", kPolicyName);
   for (const NamedValue& value : Values()) {
     const std::vector<std::string> places = PlacesOf(value, names);
@@ -153,7 +154,7 @@ struct KeptValues {
 // Reads the values of a custom policy that are kept.
 KeptValues ReadValues(const Config& config, ConfigReading& reading) {
   RefuseOtherValues(config);
-  KeptValues kept;
+  KeptValues kept_values;
   const auto place_of = [&](const std::string& name,
                             const std::string& fallback) {
     std::string place = config.Text(name).value_or(fallback);
@@ -164,8 +165,8 @@ KeptValues ReadValues(const Config& config, ConfigReading& reading) {
   };
   for (const NamedValue& value : Values()) {
     const std::string place = place_of(value.name, "remat");
-    if (place == "device") kept.saved.push_back(value.name);
-    if (place == "offload") kept.offloaded.push_back(value.name);
+    if (place == "device") kept_values.saved.push_back(value.name);
+    if (place == "offload") kept_values.offloaded.push_back(value.name);
   }
   for (const std::string_view name : kOtherValues) {
     if (place_of(std::string(name), "remat") == "remat") continue;
@@ -182,7 +183,7 @@ KeptValues ReadValues(const Config& config, ConfigReading& reading) {
                             ": inputs of layers go to the host, which is not "
                             "simulated: the peak is lower than below");
   }
-  return kept;
+  return kept_values;
 }
 
 // Returns the places of the trace that values have, ascending.
@@ -205,19 +206,20 @@ ConfigReading ReadMaxText(const Config& config, const ConfigNames& names) {
   reading.policy = MaxTextLanguage().Saving({.kind = BlockKind::kAll});
   std::string mode = config.Text(kPolicyName).value_or("full");
   if (mode == "minimal_flash") mode = "minimal_with_context";
-  KeptValues kept;
+  KeptValues kept_values;
   std::vector<std::string> modes = {"custom"};
   bool is_known = mode == "custom";
-  if (is_known) kept = ReadValues(config, reading);
+  if (is_known) kept_values = ReadValues(config, reading);
   for (const NamedPolicy& policy : NamedPolicies()) {
     modes.emplace_back(policy.name);
     if (policy.name != mode) continue;
     is_known = true;
-    (policy.is_offloaded ? kept.offloaded : kept.saved) = policy.kept;
+    (policy.is_offloaded ? kept_values.offloaded : kept_values.saved) =
+        policy.kept_values;
   }
   if (!is_known) FailUnknownValue(config, kPolicyName, mode, modes);
-  reading.policy.saved = PlacesOf(kept.saved, names);
-  reading.policy.offloaded = PlacesOf(kept.offloaded, names);
+  reading.policy.saved = PlacesOf(kept_values.saved, names);
+  reading.policy.offloaded = PlacesOf(kept_values.offloaded, names);
   reading.notes.emplace_back(
       "MaxText runs on JAX: the step is PyTorch's, which keeps queries and "
       "keys "

@@ -153,8 +153,7 @@ ConfigReading ReadMegatron(const Config& config, const ConfigNames& names) {
   if (granularity == "full") {
     reading.policy.blocks = ReadLayers(config, prefix, names);
   } else if (granularity == "selective") {
-    reading.policy.blocks =
-        ReadParts(config, prefix, names, reading);
+    reading.policy.blocks = ReadParts(config, prefix, names, reading);
   } else {
     FailUnknownValue(config, path, granularity, {"full", "selective"});
   }

@@ -272,12 +272,11 @@ std::optional<PolicyEffect> EffectOf(const RestrictedTrace& restriction,
   if (!use) return std::nullopt;
   const auto stall_ms = StallMs(restriction, policy.blocks, *use);
   if (!stall_ms) return std::nullopt;
-  return PolicyEffect{
-      .peak_bytes = use->peak_bytes,
-      .recompute_ms = use->recompute_ms,
-      .overhead = (use->recompute_ms + *stall_ms) /
-                  restriction.problem->baseline.runtime_ms,
-      .stall_ms = *stall_ms};
+  return PolicyEffect{.peak_bytes = use->peak_bytes,
+                      .recompute_ms = use->recompute_ms,
+                      .overhead = (use->recompute_ms + *stall_ms) /
+                                  restriction.problem->baseline.runtime_ms,
+                      .stall_ms = *stall_ms};
 }
 
 std::vector<PlannedModule> ModulesOf(const RestrictedTrace& restriction,
@@ -298,7 +297,7 @@ std::optional<std::string> BrokenRuleOf(const RestrictedTrace& restriction,
       UnitModules(trace, restriction.BlocksIn(policy.blocks), policy.blocks);
   if (auto refusal = RandomRefusal(trace, language, units)) return refusal;
   const Ties ties(trace, sac_of_modules, language, units);
-  std::string broken = ties.BrokenRuleOf(policy.Kept());
+  std::string broken = ties.BrokenRuleOf(policy.KeptNames());
   if (!broken.empty()) return broken;
   // No rule about memory is broken within this budget.
   Plan plan = PlanWithoutAnswer(problem, std::numeric_limits<int64_t>::max(),

@@ -222,8 +222,8 @@ class Enumeration {
         bool is_offloaded = false;
         for (size_t v = 0; v < count; ++v) {
           for (const std::string& pattern : language_.values[v].patterns) {
-            is_offloaded |= (set >> v & 1) != 0 &&
-                            graph::MatchesPattern(name, pattern);
+            is_offloaded |=
+                (set >> v & 1) != 0 && graph::MatchesPattern(name, pattern);
           }
         }
         (is_offloaded ? policy.offloaded : policy.saved).push_back(name);
@@ -271,10 +271,10 @@ class Enumeration {
         SimulatedUse(restricted_.TraceProblemOf(policy.blocks), units);
     if (!use) return;
     const double wait_ms =
-        language_.link ? graph::TimeOnLink(trace_, *use,
-                                           language_.link->bytes_per_second)
-                             .stall_ms
-                       : 0;
+        language_.link
+            ? graph::TimeOnLink(trace_, *use, language_.link->bytes_per_second)
+                  .stall_ms
+            : 0;
     entries_.push_back({use->peak_bytes, use->recompute_ms + wait_ms, policy});
   }
 

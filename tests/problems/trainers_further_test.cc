@@ -115,9 +115,10 @@ TEST(TrainersTest, ReadScriptsThatSetANameTwice) {
   const std::string script =
       "model = \"org/base\"\nmodel = AutoModel.from_pretrained(model)\n"
       "from trl import SFTConfig\nargs = SFTConfig(output_dir=\"x\")\n";
-  EXPECT_EQ(DetectTrainer(Config(script, "file", ConfigFormat::kPython), "--for")
-                .name,
-            "trl");
+  EXPECT_EQ(
+      DetectTrainer(Config(script, "file", ConfigFormat::kPython), "--for")
+          .name,
+      "trl");
   EXPECT_EQ(Read("trl", script).blocks.kind, BlockKind::kAll);
   EXPECT_EQ(
       Complaint("trl", script + "b = SFTConfig(gradient_checkpointing=False)\n"
@@ -159,8 +160,9 @@ TEST(TrainersTest, OfLargeModelsNameTheNearestOfAWrongName) {
                         "--recompute-granularity selective --moe-grouped-gemm "
                         "--recompute-modules moe_act"),
               HasSubstr("expected parts that are modules"));
-  EXPECT_EQ(Complaint("axolotl", "gradient_checkpointing: true\n"
-                                 "gradient_checkpointing_kwargs: 7\n"),
+  EXPECT_EQ(Complaint("axolotl",
+                      "gradient_checkpointing: true\n"
+                      "gradient_checkpointing_kwargs: 7\n"),
             "file: gradient_checkpointing_kwargs: expected keys and values, "
             "found 7");
   EXPECT_EQ(Complaint("accelerate", "fsdp_config: 3\n"),
@@ -169,11 +171,13 @@ TEST(TrainersTest, OfLargeModelsNameTheNearestOfAWrongName) {
             "file: model.ac: expected keys and values, found 3");
   EXPECT_EQ(Complaint("trl", std::string_view("a\0b", 3)),
             "file: expected text, found a byte of value 0");
-  EXPECT_THAT(Complaint("veomni", "train: {gradient_checkpointing: "
-                                  "{gradient_checkpoint_layers: [0]}}\n"),
+  EXPECT_THAT(Complaint("veomni",
+                        "train: {gradient_checkpointing: "
+                        "{gradient_checkpoint_layers: [0]}}\n"),
               HasSubstr("found gradient_checkpoint_layers"));
-  EXPECT_EQ(Read("trl", "a = SFTConfig(gradient_checkpointing=True,\n"
-                        "gradient_checkpointing_kwargs=dict(selective=True))")
+  EXPECT_EQ(Read("trl",
+                 "a = SFTConfig(gradient_checkpointing=True,\n"
+                 "gradient_checkpointing_kwargs=dict(selective=True))")
                 .saved.size(),
             1);
   EXPECT_EQ(Complaint("megatron", "--recompute-granularity ful"),

@@ -378,10 +378,11 @@ TEST(TrainersTest, NameTheNearestOfAWrongName) {
             "trace has there, found \"Blok\"; nearest: Block");
   EXPECT_EQ(Complaint("prime-rl", "[model.ac]\nfreq = 0\n"),
             "file: model.ac.freq: expected a whole number from 1, found 0");
-  EXPECT_EQ(Complaint("torch",
-                      "BLOCKS = [\"layers.1\", \"layers.3\"]\nSAVED = set()\n"),
-            "file: BLOCKS: expected all blocks, neighbours or every n-th, found "
-            "2 others");
+  EXPECT_EQ(
+      Complaint("torch",
+                "BLOCKS = [\"layers.1\", \"layers.3\"]\nSAVED = set()\n"),
+      "file: BLOCKS: expected all blocks, neighbours or every n-th, found "
+      "2 others");
   EXPECT_THROW(FindTrainer("axolot", "--for"), InputError);
 }
 

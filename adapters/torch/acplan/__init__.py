@@ -26,7 +26,12 @@ from acplan._compile.compile import (
     verify_compiled,
 )
 from acplan._compile.compiled_plan import CompiledPlan
-from acplan._compile.memory_budget import BudgetAudit, BudgetChoice, MemoryBudgets, memory_budgets
+from acplan._compile.memory_budget import (
+    BudgetAudit,
+    BudgetChoice,
+    MemoryBudgets,
+    memory_budgets,
+)
 from acplan._compile.step_plan import StepPlan
 from acplan._device.devices import DEVICES, Device
 from acplan._device.profiled_device import ProfiledDevice, profiled_device

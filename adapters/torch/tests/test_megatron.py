@@ -105,7 +105,7 @@ def test_megatron_does_what_the_audit_says(tmp_path: pathlib.Path, flags: str) -
         ("layernorm", 0),
         ("shared_experts", 0),
         ("layernorm shared_experts", 1),
-        # The token dispatcher has tensors of its last run as attributes, so that of the rerun's.
+        # The token dispatcher has tensors of its last run as attributes: then of the rerun.
         # Their graph holds a layer's input and the checkpoint's copy of it to the end of the
         # step, here of three layers. PyTorch's checkpoint that is not reentrant has no copy.
         ("moe", 2 * 3 + 1),

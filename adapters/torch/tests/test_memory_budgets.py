@@ -1,5 +1,5 @@
-"""The values of torch.compile's memory budget: their effects are those of the graphs that PyTorch
-makes with them."""
+"""The values of torch.compile's memory budget: their effects are those of the graphs that
+PyTorch makes with them."""
 
 import functools
 import pathlib

@@ -141,15 +141,15 @@ def budget_value(config: str | os.PathLike[str]) -> float:
         text = data[:_MOST_CONFIG_BYTES].decode()
     except (OSError, UnicodeDecodeError) as error:
         raise AcplanError(f"{path}: {getattr(error, 'strerror', None) or 'no text'}") from None
-    found = {match[1] for pattern in _PATTERNS for match in pattern.finditer(text)}
-    if len(found) > 1:
-        raise AcplanError(f"{path}: expected one {_NAME}, found {', '.join(sorted(found))}")
-    if not found:
+    numbers = {match[1] for pattern in _PATTERNS for match in pattern.finditer(text)}
+    if len(numbers) > 1:
+        raise AcplanError(f"{path}: expected one {_NAME}, found {', '.join(sorted(numbers))}")
+    if not numbers:
         words = sorted(set(re.findall(r"\w+", text)))
         near = difflib.get_close_matches(_NAME, words, 1)
         what = f"found {near[0]}" if near else "found none"
         raise AcplanError(f"{path}: expected {_NAME} = a number from 0 to 1, {what}")
-    value = float(found.pop())
+    value = float(numbers.pop())
     if value > 1:
         raise AcplanError(f"{path}: {_NAME}: expected a number from 0 to 1, found {value:g}")
     return value
@@ -171,14 +171,14 @@ def memory_budgets(
     optimizer, device, backend: as for acplan.compile.
     """
     require_module(model, "memory_budgets")
-    found_device = device_of(device)
-    wanted = sorted({float(value) for value in values})
-    if not wanted or not 0 <= wanted[0] <= wanted[-1] <= 1:
+    target = device_of(device)
+    budget_values = sorted({float(value) for value in values})
+    if not budget_values or not 0 <= budget_values[0] <= budget_values[-1] <= 1:
         raise AcplanError("values: expected numbers from 0 to 1")
 
     def make_joint(module: Any, node_info: Any, num_fwd_outputs: int) -> JointGraph:
         return JointGraph(
-            module, node_info, num_fwd_outputs, found_device, is_fused=backend == "inductor"
+            module, node_info, num_fwd_outputs, target, is_fused=backend == "inductor"
         )
 
     compilation = Compilation(model, (), backend, options_of(backend, None, None))
@@ -190,16 +190,16 @@ def memory_budgets(
     memory = StepMemory(model, optimizer, 0)
     held_bytes = memory.beside_step(of_model(step, inputs)) + step.elsewhere_bytes
     graphs = {run.graph.key: run.graph for run in step.forward}
-    saved = {key: _saved_at(graph, wanted) for key, graph in graphs.items()}
-    known: dict[Any, tuple[int, float, bool]] = {}
+    saved = {key: _saved_at(graph, budget_values) for key, graph in graphs.items()}
+    effects: dict[Any, tuple[int, float, bool]] = {}
     choices = []
-    for value in wanted:
+    for value in budget_values:
         names = {key: tuple(saved[key][value]) for key in graphs}
         effect_key = tuple(names.values())
-        if effect_key not in known:
+        if effect_key not in effects:
             modules = {key: _graphs_saving(graphs[key], names[key]) for key in graphs}
-            known[effect_key] = _effect(step, modules, held_bytes)
-        choices.append(BudgetChoice(value, *known[effect_key]))
+            effects[effect_key] = _effect(step, modules, held_bytes)
+        choices.append(BudgetChoice(value, *effects[effect_key]))
     return MemoryBudgets(tuple(choices), joint_step(step, name, held_bytes).data)
 
 
