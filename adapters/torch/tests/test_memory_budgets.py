@@ -56,7 +56,7 @@ def test_effects_are_those_of_pytorchs_graphs() -> None:
     held_bytes = budgets.graph["held_bytes"]
     peaks = [choice.peak_bytes for choice in budgets.choices]
     assert peaks[1:] == [_compiled_peak(value, held_bytes) for value in _VALUES[1:]]
-    assert len(set(peaks)) == 3
+    assert peaks[1] < min(peaks[0], peaks[2])
     times = [choice.recompute_ms for choice in budgets.choices]
     assert times == sorted(times, reverse=True)
     assert times[-1] == 0
