@@ -13,7 +13,10 @@
 #include "graph/base/json_fields.h"
 #include "graph/base/json_scan.h"
 #include "graph/base/json_text.h"
+#include "graph/joint/joint_moves.h"
 #include "problems/check/remat_check.h"
+#include "problems/remat/link_use.h"
+#include "problems/remat/remat_offload.h"
 #include "problems/remat/remat_problem.h"
 #include "solver/status_names.h"
 
@@ -63,13 +66,17 @@ ordered_json FiguresJson(const RematPlan& plan, const JointGraph& graph) {
             : ordered_json(graph.nodes[run.steps[run.peak_step].node].name);
     json["saved_bytes"] = run.kept_bytes;
     json["recompute_ms"] = run.recompute_ms;
+    if (plan.link) {
+      json["stall_ms"] = plan.stall_ms;
+      json["moved_bytes"] = plan.moved_bytes;
+    }
   }
+  if (plan.link) json["bytes_per_second"] = plan.link->bytes_per_second;
   if (!plan.is_given) {
     json["bound_ms"] = Finite(plan.bound_ms);
     if (plan.run) {
-      json["gap"] = plan.run->recompute_ms > 0
-                        ? 1 - plan.bound_ms / plan.run->recompute_ms
-                        : 0.0;
+      const double cost_ms = plan.CostMs();
+      json["gap"] = cost_ms > 0 ? 1 - plan.bound_ms / cost_ms : 0.0;
     }
   }
   json["baseline_peak_bytes"] = plan.baseline_peak_bytes;
@@ -97,6 +104,98 @@ ordered_json MemoryJson(const JointRun& run, const JointGraph& graph) {
   return memory;
 }
 
+// Returns the name of the node before whose step something happens, or null for
+// the end of the pass that the step before it is in.
+ordered_json StepName(const JointRun& run, const JointGraph& graph, int32_t s,
+                      bool is_backward) {
+  const bool is_step =
+      s < std::ssize(run.steps) && run.steps[s].is_backward == is_backward;
+  return is_step ? ordered_json(graph.nodes[run.steps[s].node].name)
+                 : ordered_json(nullptr);
+}
+
+ordered_json MovedJson(const JointRun& run, const JointGraph& graph) {
+  ordered_json moves = ordered_json::array();
+  for (const graph::JointMove& move : run.moves) {
+    moves.push_back(
+        {{"buffer", graph.buffers[move.buffer].name},
+         {"release_before", StepName(run, graph, move.release, false)},
+         {"fetch_before", StepName(run, graph, move.fetch, true)}});
+  }
+  return moves;
+}
+
+using IndexOfName = std::unordered_map<std::string_view, int32_t>;
+
+// Reads a name, or null, which stands for `otherwise`.
+int32_t ReadPlace(const graph::JsonField& field, const IndexOfName& places,
+                  int32_t otherwise) {
+  if (field.IsNull()) return otherwise;
+  const auto place = places.find(field.String());
+  if (place == places.end())
+    field.Fail("the name of a node that the pass runs");
+  return place->second;
+}
+
+std::vector<graph::JointMove> ReadMoves(const graph::JsonField& field,
+                                        const JointGraph& graph,
+                                        const JointRun& run,
+                                        const IndexOfName& buffers) {
+  IndexOfName forward;
+  IndexOfName backward;
+  for (int32_t s = 0; s < std::ssize(run.steps); ++s) {
+    const JointRun::Step& step = run.steps[s];
+    (step.is_backward ? backward : forward)
+        .emplace(graph.nodes[step.node].name, s);
+  }
+  std::vector<graph::JointMove> moves;
+  for (const graph::JsonField& element : field.Elements()) {
+    const graph::JsonField name = element.Get("buffer");
+    const auto buffer = buffers.find(name.String());
+    if (buffer == buffers.end()) name.Fail("the name of a buffer of the graph");
+    moves.push_back(
+        {.buffer = buffer->second,
+         .release = ReadPlace(element.Get("release_before"), forward,
+                              graph::FirstOfBackward(run)),
+         .fetch = ReadPlace(element.Get("fetch_before"), backward,
+                            static_cast<int32_t>(run.steps.size()))});
+  }
+  return moves;
+}
+
+// Plans with moves.
+void PlanMoves(const RematProblem& problem, const RematQuestion& question,
+               const solver::LimitClock& clock, RematPlan& plan) {
+  RematOffload answer = SolveRematOffload(problem, question, *plan.link);
+  plan.bound_ms = answer.bound_ms;
+  plan.labels = answer.tries;
+  plan.stopped_by = answer.stopped_by;
+  if (answer.best) {
+    CheckRemat(*problem.graph, question.budget_bytes, answer.best->run);
+    const double cost_ms = answer.best->CostMs();
+    const double rounding_ms = 1e-9 * std::min(1.0, problem.AllMs());
+    const bool is_proven = plan.bound_ms >= cost_ms - rounding_ms;
+    plan.status = is_proven ? SearchStatus::kOptimal : SearchStatus::kFeasible;
+    if (is_proven) plan.bound_ms = cost_ms;
+    const bool is_ended = plan.stopped_by == solver::StoppedBy::kNothing;
+    if (!is_proven && is_ended) plan.stopped_by = solver::StoppedBy::kUnproven;
+    plan.stall_ms = answer.best->stall_ms;
+    plan.run = std::move(answer.best->run);
+    plan.moved_bytes = graph::MovedBytes(*problem.graph, *plan.run);
+    return;
+  }
+  const std::optional<LeastMoved> least =
+      FindLeastMoved(problem, *plan.link, clock.Remaining());
+  if (!least) return;
+  plan.least = {.bytes = least->bytes,
+                .is_kept = least->run.is_kept,
+                .bound_bytes = least->bound_bytes};
+  if (question.budget_bytes < least->bound_bytes) {
+    plan.status = SearchStatus::kInfeasible;
+    plan.bound_ms = std::numeric_limits<double>::infinity();
+  }
+}
+
 }  // namespace
 
 int64_t RematBaseline(const JointGraph& graph) {
@@ -104,10 +203,18 @@ int64_t RematBaseline(const JointGraph& graph) {
   return simulator.Run(simulator.AllKept()).peak_bytes;
 }
 
-RematPlan PlanRemat(const JointGraph& graph, const RematQuestion& question) {
+RematPlan PlanRemat(const JointGraph& graph, const RematQuestion& question,
+                    const std::optional<LinkLimits>& link) {
   RematPlan plan = PlanOn(graph);
   const solver::LimitClock clock(question.limits);
   const RematProblem problem = BuildRematProblem(graph);
+  if (link) {
+    plan.budget_bytes = question.budget_bytes;
+    plan.link = link;
+    PlanMoves(problem, question, clock, plan);
+    plan.seconds = clock.Seconds();
+    return plan;
+  }
   RematAnswer answer = SolveRemat(problem, question);
   plan.budget_bytes = question.budget_bytes;
   plan.kept_budget_bytes = question.kept_bytes;
@@ -136,33 +243,48 @@ RematPlan PlanRemat(const JointGraph& graph, const RematQuestion& question) {
   return plan;
 }
 
-RematPlan EvaluateRemat(const JointGraph& graph,
-                        const std::vector<char>& is_kept) {
+RematPlan EvaluateRemat(const JointGraph& graph, const RematChoices& choices) {
   const solver::Stopwatch stopwatch;
   RematPlan plan = PlanOn(graph);
   plan.is_given = true;
-  plan.run = graph::JointSimulator(graph).Run(is_kept);
+  plan.link = choices.link;
+  plan.run = graph::WithMoves(
+      graph, graph::JointSimulator(graph).Run(choices.is_kept), choices.moves);
   plan.budget_bytes = plan.run->peak_bytes;
   CheckRemat(graph, plan.budget_bytes, *plan.run);
+  plan.moved_bytes = graph::MovedBytes(graph, *plan.run);
+  if (choices.link)
+    plan.stall_ms = StallMs(graph, *plan.run, choices.link->bytes_per_second);
   plan.seconds = stopwatch.Seconds();
   return plan;
 }
 
-std::vector<char> ReadKept(const std::filesystem::path& path,
-                           const JointGraph& graph) {
+RematChoices ReadRematChoices(const std::filesystem::path& path,
+                              const JointGraph& graph) {
   const nlohmann::json document =
       graph::ParseJson(graph::ReadJsonText(path), path.string());
   const graph::JsonField root(document, path.string());
-  std::unordered_map<std::string_view, size_t> index;
-  for (size_t b = 0; b < graph.buffers.size(); ++b)
+  IndexOfName index;
+  for (int32_t b = 0; b < std::ssize(graph.buffers); ++b)
     index.emplace(graph.buffers[b].name, b);
-  std::vector<char> is_kept(graph.buffers.size(), 0);
+  RematChoices choices{.is_kept = std::vector<char>(graph.buffers.size(), 0)};
   for (const graph::JsonField& name : root.Get("saved").Elements()) {
     const auto buffer = index.find(name.String());
     if (buffer == index.end()) name.Fail("the name of a buffer of the graph");
-    is_kept[buffer->second] = 1;
+    choices.is_kept[buffer->second] = 1;
   }
-  return is_kept;
+  if (!root.Has("moved")) return choices;
+  const double rate = root.Get("bytes_per_second").NonNegativeNumber();
+  if (rate <= 0) root.Get("bytes_per_second").Fail("a rate above 0");
+  choices.link = LinkLimits{.bytes_per_second = rate};
+  try {
+    const JointRun run = graph::JointSimulator(graph).Run(choices.is_kept);
+    choices.moves = ReadMoves(root.Get("moved"), graph, run, index);
+  } catch (const InputError& error) {
+    throw InputError(
+        fmt::format("{}: {}", graph::OneLine(path.string()), error.what()));
+  }
+  return choices;
 }
 
 std::vector<RematPlan> RematFrontier(const JointGraph& graph, int points,
@@ -220,6 +342,7 @@ std::string RematToJson(const RematPlan& plan, const JointGraph& graph,
     json["saved"] = ordered_json::array();
     for (size_t b = 0; b < run.is_kept.size(); ++b)
       if (run.is_kept[b]) json["saved"].push_back(graph.buffers[b].name);
+    if (plan.link) json["moved"] = MovedJson(run, graph);
     json["recomputed"] = ordered_json::array();
     for (const JointRun::Step& step : run.steps)
       if (step.is_again)

@@ -15,6 +15,7 @@
 #include "cli/input/flags.h"
 #include "cli/input/output_files.h"
 #include "cli/input/planning_flags.h"
+#include "cli/planning/link_flags.h"
 #include "cli/planning/stopped_text.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
@@ -24,6 +25,7 @@
 #include "graph/base/message_text.h"
 #include "graph/joint/joint_graph.h"
 #include "graph/schedule/node_link.h"
+#include "problems/remat/remat_offload.h"
 #include "problems/remat/remat_problem.h"
 #include "problems/remat_plan.h"
 
@@ -50,6 +52,7 @@ struct RematFlags {
   std::string time_limit;
   std::string gap;
   std::string output;
+  LinkFlags link;
   bool json = false;
   bool memory = false;
 };
@@ -79,11 +82,16 @@ std::string Comparison(const RematPlan& plan, const Terminal& terminal) {
                 graph::FormatBytes(run.peak_bytes),
                 FormatChange(static_cast<double>(plan.baseline_peak_bytes),
                              static_cast<double>(run.peak_bytes))});
-  table.AddRow(
-      {"step time", FormatMs(step), FormatMs(step + run.recompute_ms),
-       step > 0 ? fmt::format("+{}", FormatPercentUp(run.recompute_ms / step))
-                : ""});
+  table.AddRow({"step time", FormatMs(step), FormatMs(step + plan.CostMs()),
+                step > 0
+                    ? fmt::format("+{}", FormatPercentUp(plan.CostMs() / step))
+                    : ""});
   table.AddRow({"recomputed", "", FormatMs(run.recompute_ms), ""});
+  if (plan.link) {
+    table.AddRow(
+        {"moved to the host", "", graph::FormatBytes(plan.moved_bytes), ""});
+    table.AddRow({"waits for the link", "", FormatMs(plan.stall_ms), ""});
+  }
   return table.ToString(terminal) + "\n";
 }
 
@@ -159,21 +167,22 @@ std::string LeastText(const RematPlan& plan) {
 
 std::string Verdict(const RematPlan& plan, const Terminal& terminal) {
   if (plan.is_given) return "evaluated as given, without a search\n";
-  const std::string effort = fmt::format("{:.3f} s, {} labels", plan.seconds,
-                                         FormatCount(plan.labels));
+  const std::string effort =
+      fmt::format("{:.3f} s, {} {}", plan.seconds, FormatCount(plan.labels),
+                  plan.link ? "plans tried" : "labels");
+  const std::string_view verb =
+      plan.link ? "recomputes and waits" : "recomputes";
   switch (plan.status) {
     case SearchStatus::kOptimal:
       return terminal.Green("optimal") +
-             fmt::format(
-                 ": no plan within the budget recomputes less (gap 0, {})\n",
-                 effort);
+             fmt::format(": no plan within the budget {} less (gap 0, {})\n",
+                         verb, effort);
     case SearchStatus::kFeasible:
       return terminal.Yellow("feasible") +
              fmt::format(
-                 ", {}: no plan recomputes less than {} (gap {}, {})\n",
-                 StoppedText(plan.stopped_by), FormatMs(plan.bound_ms),
-                 FormatPercentUp(1 - plan.bound_ms / plan.run->recompute_ms),
-                 effort);
+                 ", {}: no plan {} less than {} (gap {}, {})\n",
+                 StoppedText(plan.stopped_by), verb, FormatMs(plan.bound_ms),
+                 FormatPercentUp(1 - plan.bound_ms / plan.CostMs()), effort);
     case SearchStatus::kInfeasible:
       return terminal.Yellow("infeasible") + LeastText(plan);
     case SearchStatus::kNoSolution:
@@ -192,6 +201,26 @@ int64_t KeptBytes(const RematFlags& flags) {
              : graph::ParseByteSize(flags.kept_size, "--kept");
 }
 
+// Finds the least budget within a share of the time.
+problems::LeastRematBudget Least(const RematFlags& flags,
+                                 const JointGraph& graph,
+                                 const solver::SearchLimits& limits) {
+  solver::SearchLimits half = limits;
+  half.time_limit_s *= kLeastShare;
+  half.on_progress = {};
+  const problems::RematProblem problem = problems::BuildRematProblem(graph);
+  const std::optional<problems::LinkLimits> link = flags.link.Parse();
+  if (!link)
+    return FindLeastRematBudget(problem, half, problems::kLeastTolerance,
+                                KeptBytes(flags));
+  std::optional<problems::LeastMoved> least =
+      FindLeastMoved(problem, *link, half);
+  if (!least) return {.exists = false};
+  return {.bytes = least->bytes,
+          .is_kept = std::move(least->run.is_kept),
+          .bound_bytes = least->bound_bytes};
+}
+
 // The budget and, if it is the least one, the search's answer.
 struct ResolvedBudget {
   int64_t bytes = problems::kAnyPeak;
@@ -207,12 +236,7 @@ ResolvedBudget Resolve(const RematFlags& flags, const JointGraph& graph,
   if (budget.kind != problems::Budget::Kind::kMinimum) {
     return {.bytes = budget.Bytes(problems::RematBaseline(graph))};
   }
-  solver::SearchLimits half = limits;
-  half.time_limit_s *= kLeastShare;
-  half.on_progress = {};
-  const problems::LeastRematBudget least =
-      FindLeastRematBudget(problems::BuildRematProblem(graph), half,
-                           problems::kLeastTolerance, KeptBytes(flags));
+  const problems::LeastRematBudget least = Least(flags, graph, limits);
   if (!least.exists) throw LimitError("budget min: no valid plan was found");
   if (least.bound_bytes < least.bytes) {
     terminal.Warn(
@@ -237,9 +261,10 @@ std::string InFile(const std::string& path, std::string_view message) {
 
 // Evaluates the plan in the file that --of names.
 RematPlan PlanOfFile(const RematFlags& flags, const JointGraph& graph) {
-  const std::vector<char> is_kept = problems::ReadKept(flags.saved_file, graph);
+  const problems::RematChoices choices =
+      problems::ReadRematChoices(flags.saved_file, graph);
   try {
-    return problems::EvaluateRemat(graph, is_kept);
+    return problems::EvaluateRemat(graph, choices);
   } catch (const InputError& error) {
     throw InputError(InFile(flags.saved_file, error.what()));
   }
@@ -260,7 +285,7 @@ RematPlan Answer(const RematFlags& flags, const JointGraph& graph,
       .kept_bytes = KeptBytes(flags),
       .limits = solver::LeftOf(limits, stopwatch.Seconds())};
   if (budget.least) question.start = budget.least->is_kept;
-  RematPlan plan = problems::PlanRemat(graph, question);
+  RematPlan plan = problems::PlanRemat(graph, question, flags.link.Parse());
   if (budget.least) plan.least = budget.least;
   return plan;
 }
@@ -316,6 +341,13 @@ void CheckFlags(const RematFlags& flags) {
        {std::pair("--gap", &flags.gap), {"--time-limit", &flags.time_limit}})
     if (!flags.saved_file.empty() && !value->empty())
       throw InputError(fmt::format("{}: cannot be combined with --of", name));
+  for (const auto& [name, value] : {std::pair("--kept", &flags.kept_size),
+                                    {"--of", &flags.saved_file},
+                                    {"--frontier", &flags.frontier}})
+    if (!flags.link.offload.empty() && !value->empty())
+      throw InputError(
+          fmt::format("--offload: cannot be combined with {}", name));
+  flags.link.Parse();
   const bool has_json = flags.json || !flags.output.empty();
   if (flags.memory && (!flags.frontier.empty() || !has_json))
     throw InputError(
@@ -334,6 +366,7 @@ JointGraph ReadGraph(const RematFlags& flags) {
   try {
     problems::RematBaseline(graph);
     problems::BuildRematProblem(graph);  // ties that contradict each other
+    if (!flags.link.offload.empty()) problems::RefuseTies(graph);
   } catch (const InputError& error) {
     throw InputError(InFile(flags.graph, error.what()));
   }
@@ -390,6 +423,7 @@ Command AddRematCommand(CLI::App& program) {
   app->add_option("--gap", flags->gap,
                   "stop within this share of the optimum, 0 (default) to 1")
       ->type_name("SHARE");
+  flags->link.AddTo(*app, "kept buffers", "; with --budget");
   app->add_flag("--memory", flags->memory,
                 "add the bytes in use at every node to the JSON");
   app->add_flag("--json", flags->json, "print JSON and nothing else");

@@ -65,6 +65,7 @@ std::vector<JointBuffer> ParseBuffers(const JsonField& field) {
     JointBuffer buffer{.name = ParseNewName(element.Get("name"), seen_names),
                        .bytes = element.Get("bytes").Bytes(),
                        .may_keep = OptionalBool(element, "keep", true)};
+    buffer.may_move = OptionalBool(element, "move", true);
     if (element.Has("from"))
       buffer.is_from_backward = ParseOneOf(element.Get("from"), kOrigins) == 1;
     bytes += buffer.bytes;
@@ -193,6 +194,7 @@ nlohmann::ordered_json BufferJson(const JointBuffer& buffer) {
   nlohmann::ordered_json json = {{"name", buffer.name},
                                  {"bytes", buffer.bytes}};
   if (!buffer.may_keep) json["keep"] = false;
+  if (!buffer.may_move) json["move"] = false;
   if (buffer.is_from_backward) json["from"] = kOrigins[1];
   return json;
 }

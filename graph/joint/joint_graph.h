@@ -24,6 +24,7 @@ struct JointBuffer {
   // For a buffer that no node makes: true if it arrives with the backward pass and stays
   // until its last read, false if it is there during the whole step.
   bool is_from_backward = false;
+  bool may_move = true;  // may wait in the host's memory if it is kept
 
   bool operator==(const JointBuffer&) const = default;
 };
@@ -68,8 +69,8 @@ struct JointGraph {
 // Reads and validates a graph (.json or .json.gz). Throws InputError, one line with file,
 // JSON path, actual and expected value, if
 // - the text is no JSON, `format` is not "acplan.graph" or `version` not 1;
-// - a field is missing, ill-typed or out of range; but model, held_bytes, keep, from, op,
-//   again, scratch and tied_to may be missing;
+// - a field is missing, ill-typed or out of range; but model, held_bytes, keep, move, from,
+//   op, again, scratch and tied_to may be missing;
 // - two buffers or two nodes have the same name;
 // - a buffer is made by two nodes, or read before it is made;
 // - a buffer that arrives with the backward pass is made by a node, or read by a node of

@@ -25,6 +25,23 @@ namespace acplan::graph {
 //   exist a second time while it runs.
 // - A buffer that is kept and that backward does not need counts as not kept.
 // - Among tied nodes, the buffers that backward needs are kept alike.
+// - A kept buffer that moves waits in the host's memory and is in the device's
+//   only outside of [release, fetch) (joint_moves.h).
+
+// A kept buffer that moves. Steps are places in JointRun::steps, which do not
+// depend on what moves.
+struct JointMove {
+  int32_t buffer = 0;
+  // The device's memory is let go before this step. It comes after the last
+  // step of forward that uses the buffer, or is the first step of backward.
+  int32_t release = 0;
+  // There is new memory from this step of backward on, at the latest from the
+  // first one that reads the buffer.
+  int32_t fetch = 0;
+
+  bool operator==(const JointMove&) const = default;
+};
+
 struct JointRun {
   struct Step {
     int32_t node = 0;
@@ -39,7 +56,8 @@ struct JointRun {
   int64_t peak_bytes = 0;                // held_bytes if nothing runs
   int32_t peak_step = -1;                // the first step with the peak
   int64_t kept_bytes = 0;
-  double recompute_ms = 0;  // of nodes that run in both passes
+  double recompute_ms = 0;            // of nodes that run in both passes
+  std::vector<JointMove> moves = {};  // by buffer
 
   bool operator==(const JointRun&) const = default;
 };

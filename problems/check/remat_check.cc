@@ -11,7 +11,7 @@
 // First lists the runs in order: the buffers that backward makes again are
 // determined from what it reads, at the moment it reads them. Then runs each
 // pass with a count of the remaining uses of its buffers and a set of the live
-// ones.
+// ones. Moves take a buffer out of this set, and put it in again.
 
 namespace acplan::problems {
 namespace {
@@ -132,10 +132,12 @@ class Order {
 // Runs the passes.
 class Passes {
  public:
-  Passes(const JointGraph& graph, const Order& order)
+  Passes(const JointGraph& graph, const Order& order,
+         const std::vector<graph::JointMove>& moves)
       : graph_(graph),
         order_(order),
-        is_live_(graph.buffers.size(), 0),
+        moves_(moves),
+        place_(graph.buffers.size(), Place::kNowhere),
         uses_(graph.buffers.size(), 0),
         live_(graph.held_bytes),
         peak_(graph.held_bytes) {
@@ -166,10 +168,12 @@ class Passes {
     for (int b = 0; is_backward && b < std::ssize(graph_.buffers); ++b)
       if (graph_.buffers[b].is_from_backward && uses_[b] > 0) Hold(b);
     for (const int n : nodes) {
+      Move();
       const JointNode& node = graph_.nodes[n];
+      for (const int b : node.reads) RequireHere(b);
       int64_t now = node.scratch_bytes;
       for (const int b : node.makes) {
-        if (is_live_[b]) {
+        if (place_[b] != Place::kNowhere) {
           now += graph_.buffers[b].bytes;  // a copy
         } else {
           Hold(b);
@@ -182,23 +186,46 @@ class Passes {
     }
   }
 
+  // Lets go of and takes back what moves before the next step.
+  void Move() {
+    for (const graph::JointMove& move : moves_) {
+      if (move.release == step_) {
+        RequireHere(move.buffer);
+        place_[move.buffer] = Place::kHost;
+        live_ -= graph_.buffers[move.buffer].bytes;
+      }
+      if (move.fetch == step_) Hold(move.buffer);
+    }
+    ++step_;
+  }
+
+  void RequireHere(int b) const {
+    if (place_[b] == Place::kDevice) return;
+    throw std::logic_error(
+        fmt::format("'{}' is not on the device", graph_.buffers[b].name));
+  }
+
   void Hold(int b) {
-    is_live_[b] = 1;
+    place_[b] = Place::kDevice;
     live_ += graph_.buffers[b].bytes;
   }
 
   void LetGo(int b) {
     const bool is_input =
         order_.maker[b] < 0 && !graph_.buffers[b].is_from_backward;
-    if (is_input || order_.returned.contains(b) || uses_[b] > 0 || !is_live_[b])
+    if (is_input || order_.returned.contains(b) || uses_[b] > 0 ||
+        place_[b] != Place::kDevice)
       return;
-    is_live_[b] = 0;
+    place_[b] = Place::kNowhere;
     live_ -= graph_.buffers[b].bytes;
   }
 
   const JointGraph& graph_;
   const Order& order_;
-  std::vector<char> is_live_;
+  const std::vector<graph::JointMove>& moves_;
+  int32_t step_ = 0;  // of both passes
+  enum class Place : char { kNowhere, kDevice, kHost };
+  std::vector<Place> place_;   // by buffer
   std::vector<int64_t> uses_;  // by buffer: the remaining uses in the pass
   int64_t live_ = 0;
   int64_t peak_ = 0;
@@ -207,9 +234,10 @@ class Passes {
 }  // namespace
 
 RematEffect ComputeRematEffect(const JointGraph& graph,
-                               const std::vector<char>& is_kept) {
+                               const std::vector<char>& is_kept,
+                               const std::vector<graph::JointMove>& moves) {
   const Order order(graph, is_kept);
-  RematEffect effect{.peak_bytes = Passes(graph, order).Peak()};
+  RematEffect effect{.peak_bytes = Passes(graph, order, moves).Peak()};
   for (const int b : order.kept_buffers) {
     effect.kept_bytes += graph.buffers[b].bytes;
     if (!graph.buffers[b].may_keep) {
@@ -225,7 +253,7 @@ RematEffect ComputeRematEffect(const JointGraph& graph,
 
 void CheckRemat(const JointGraph& graph, int64_t budget_bytes,
                 const graph::JointRun& run) {
-  const RematEffect effect = ComputeRematEffect(graph, run.is_kept);
+  const RematEffect effect = ComputeRematEffect(graph, run.is_kept, run.moves);
   if (effect.peak_bytes != run.peak_bytes ||
       effect.kept_bytes != run.kept_bytes) {
     throw std::logic_error(fmt::format(

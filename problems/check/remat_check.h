@@ -8,8 +8,9 @@
 
 namespace acplan::problems {
 
-// The effect of keeping some buffers of a joint graph, computed by running both
-// passes with a count of the remaining uses of every buffer. The computation
+// The effect of keeping some buffers of a joint graph, and of moving some of
+// those, computed by running both passes with a count of the remaining uses of
+// every buffer. The computation
 // shares nothing with the simulation that the search uses except its rules
 // (graph/joint/joint_simulation.h).
 struct RematEffect {
@@ -18,8 +19,11 @@ struct RematEffect {
   double recompute_ms = 0;
 };
 
+// Throws std::logic_error if a rule forbids the choice, or if something reads a
+// buffer while it is in the host's memory.
 RematEffect ComputeRematEffect(const graph::JointGraph& graph,
-                               const std::vector<char>& is_kept);
+                               const std::vector<char>& is_kept,
+                               const std::vector<graph::JointMove>& moves = {});
 
 // Throws std::logic_error if a plan differs from its stated figures or exceeds
 // the budget, which is a defect of acplan.

@@ -7,18 +7,13 @@
 #include "graph/base/flag.h"
 #include "graph/base/indexed_vector.h"
 #include "graph/trace/simulation.h"
+#include "problems/model/link_limits.h"
 #include "problems/trace/problem/trace_problem.h"
 
 namespace acplan::problems {
 
 // The results and arguments of a plan's units that could go to the host, and a choice
 // among them that brings the plan within its budget.
-
-// The speed of the link, and the room at its other end.
-struct LinkLimits {
-  double bytes_per_second = 0;  // each way, above 0
-  int64_t host_memory_bytes = INT64_MAX;
-};
 
 // An operator or an argument of a unit, and the storages that move if it is offloaded.
 struct Movable {

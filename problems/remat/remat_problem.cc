@@ -273,10 +273,18 @@ int64_t RematProblem::BaseOf(const RematMoment& moment) const {
   return 0;
 }
 
+int64_t RematProblem::SlackOf(const RematMoment& moment) const {
+  if (forward_slack.empty()) return 0;
+  return moment.kind == RematMoment::Kind::kForward
+             ? forward_slack[moment.op]
+             : backward_slack[moment.backward];
+}
+
 int64_t RematProblem::RoomAt(const RematMoment& moment,
                              const RematBudget& budget) const {
-  return moment == Between() ? budget.kept_bytes
-                             : budget.peak_bytes - BaseOf(moment);
+  return moment == Between()
+             ? budget.kept_bytes
+             : budget.peak_bytes - BaseOf(moment) + SlackOf(moment);
 }
 
 double RematProblem::AllMs() const {

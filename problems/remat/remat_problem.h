@@ -115,6 +115,12 @@ struct RematProblem {
   std::vector<int64_t> backward_base = {};  // by backward node
   // Before a backward node or, last, the end, while operators run again.
   std::vector<int64_t> again_base = {};
+  // Bytes that do not count, in a relaxation: at operators of forward, and
+  // before or at a backward node or, last, before the end. Empty: all count.
+  std::vector<int64_t> forward_slack = {};
+  std::vector<int64_t> backward_slack = {};
+
+  int64_t SlackOf(const RematMoment& moment) const;
 
   int64_t BaseOf(const RematMoment& moment) const;
   // Returns the bytes that decisions may add at a moment.

@@ -44,16 +44,6 @@ constexpr int64_t kFirstLabels = 1000;
 constexpr int64_t kMostLabels = 1000000;
 constexpr int64_t kPaths = 40;
 
-// Returns the bytes that every plan needs.
-int64_t LeastBase(const RematProblem& problem) {
-  int64_t least = problem.graph->held_bytes;
-  for (const int64_t bytes : problem.backward_base)
-    least = std::max(least, bytes);
-  for (const int64_t bytes : problem.forward_base)
-    least = std::max(least, bytes);
-  return least;
-}
-
 // The best plan so far, of all that were simulated.
 class Plans {
  public:
@@ -76,16 +66,36 @@ class Plans {
       least_peak_ = run.peak_bytes;
       least_kept_ = run.is_kept;
     }
-    if (run.peak_bytes > question_.budget_bytes) {
-      // If nothing runs, the held bytes alone are too much for every plan.
+    const std::optional<int32_t> broken = WorstStep(run);
+    // If nothing runs, the held bytes alone are too much for every plan.
+    if (broken) {
       if (run.steps.empty()) return std::nullopt;
-      return MomentOf(problem_, run, run.peak_step);
+      return MomentOf(problem_, run, *broken);
     }
     const auto rank = [](const graph::JointRun& r) {
       return std::pair(r.recompute_ms, r.peak_bytes);
     };
     if (!best_ || rank(run) < rank(*best_)) best_ = std::move(run);
     return std::nullopt;
+  }
+
+  // Returns the step that breaks the budget most, by the bytes that count.
+  std::optional<int32_t> WorstStep(const graph::JointRun& run) const {
+    if (problem_.forward_slack.empty() || run.steps.empty()) {
+      if (run.peak_bytes <= question_.budget_bytes) return std::nullopt;
+      return run.peak_step;
+    }
+    std::optional<int32_t> worst;
+    int64_t most = question_.budget_bytes;
+    for (int32_t s = 0; s < std::ssize(run.steps); ++s) {
+      if (run.live_bytes[s] <= most) continue;
+      const int64_t counted_bytes =
+          run.live_bytes[s] - problem_.SlackOf(MomentOf(problem_, run, s));
+      if (counted_bytes <= most) continue;
+      most = counted_bytes;
+      worst = s;
+    }
+    return worst;
   }
 
   std::optional<RematMoment> TryAllKept() { return Try(simulator_.AllKept()); }
@@ -337,6 +347,19 @@ class Search {
 };
 
 }  // namespace
+
+int64_t LeastBase(const RematProblem& problem) {
+  using enum RematMoment::Kind;
+  int64_t least = problem.graph->held_bytes;
+  const auto raise = [&](const RematMoment& moment) {
+    least = std::max(least, problem.BaseOf(moment) - problem.SlackOf(moment));
+  };
+  for (int32_t j = 0; j < std::ssize(problem.backward_base); ++j)
+    raise({.kind = kBackward, .backward = j});
+  for (int32_t o = 0; o < std::ssize(problem.forward_base); ++o)
+    raise({.kind = kForward, .op = o});
+  return least;
+}
 
 RematAnswer SolveRemat(const RematProblem& problem,
                        const RematQuestion& question) {

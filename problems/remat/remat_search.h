@@ -40,6 +40,9 @@ struct RematQuestion {
   bool is_any_enough = false;
 };
 
+// Returns the bytes that every plan needs.
+int64_t LeastBase(const RematProblem& problem);
+
 RematAnswer SolveRemat(const RematProblem& problem,
                        const RematQuestion& question);
 

@@ -68,6 +68,56 @@ TEST_F(RematCommandTest, TellsProgramsThePlan) {
                           {"recomputed", {"drop"}}}));
 }
 
+TEST_F(RematCommandTest, MovesWhatTheLinkCarries) {
+  const json alone = Plan(kLlama, "80%");
+  for (const char* rate : {"12GB/s", "25GB/s"}) {
+    const json answer =
+        AcplanJson({"remat", kLlama, "--budget", "80%", "--offload", rate,
+                    "--memory", "--time-limit", "3"});
+    const double cost_ms =
+        answer["recompute_ms"].get<double>() + answer["stall_ms"].get<double>();
+    EXPECT_LE(cost_ms, alone["recompute_ms"]);
+    EXPECT_LE(answer["bound_ms"], cost_ms);
+    EXPECT_LE(answer["peak_bytes"], answer["budget_bytes"]);
+    EXPECT_GT(answer["moved_bytes"], 0);
+    // Its own answer, evaluated.
+    graph::WriteFile(folder() / "answer.json", answer.dump());
+    const json evaluation =
+        AcplanJson({"remat", kLlama, "--of", "answer.json", "--memory"});
+    for (const char* key : {"moved", "moved_bytes", "stall_ms", "recompute_ms",
+                            "memory", "bytes_per_second"})
+      EXPECT_EQ(evaluation[key], answer[key]) << key;
+  }
+  EXPECT_THAT(
+      AcplanOut({"remat", kLlama, "--budget", "80%", "--offload", "25GB/s"}),
+      AllOf(HasSubstr("\nmoved to the host "),
+            HasSubstr("\nwaits for the link "),
+            HasSubstr("optimal: no plan within the budget recomputes and waits "
+                      "less (gap 0, ")));
+}
+
+TEST_F(RematCommandTest, RefusesMovesThatItCannotPlan) {
+  const auto error = [this](std::vector<std::string> flags) {
+    std::vector<std::string> command = {"remat", kSmall};
+    command.insert(command.end(), flags.begin(), flags.end());
+    const Outcome outcome = Acplan(command);
+    EXPECT_EQ(outcome.exit_code, 2);
+    return outcome.err;
+  };
+  EXPECT_THAT(error({"--frontier", "3", "--offload", "1GB/s"}),
+              HasSubstr("--offload: cannot be combined with --frontier"));
+  EXPECT_THAT(error({"--kept", "9", "--offload", "1GB/s"}),
+              HasSubstr("--offload: cannot be combined with --kept"));
+  EXPECT_THAT(error({"--budget", "90%", "--host-memory", "9"}),
+              HasSubstr("--host-memory: needs --offload"));
+  EXPECT_THAT(error({"--budget", "90%", "--offload", "quick"}),
+              HasSubstr("--offload: expected"));
+  graph::WriteFile(folder() / "moves.json",
+                   R"({"saved": [], "bytes_per_second": 1, "moved": [
+      {"buffer": "s", "release_before": null, "fetch_before": null}]})");
+  EXPECT_THAT(error({"--of", "moves.json"}), HasSubstr("moves.json: "));
+}
+
 // Returns the bytes of every step, and whether it runs again.
 std::vector<std::string> MemoryOf(const json& answer) {
   std::vector<std::string> steps;

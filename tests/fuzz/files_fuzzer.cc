@@ -124,9 +124,10 @@ void CheckKept(const std::string& path) {
   static const graph::JointGraph step =
       graph::ReadJointGraph(ACPLAN_FUZZ_SEEDS "/small_joint.json");
   Try("", [&] {
-    const std::vector<char> is_kept = acplan::problems::ReadKept(path, step);
-    Require(is_kept.size() == step.buffers.size(), "a mark a buffer");
-    Require(acplan::problems::EvaluateRemat(step, is_kept).run.has_value(),
+    const acplan::problems::RematChoices choices =
+        acplan::problems::ReadRematChoices(path, step);
+    Require(choices.is_kept.size() == step.buffers.size(), "a mark a buffer");
+    Require(acplan::problems::EvaluateRemat(step, choices).run.has_value(),
             "what keeping them does");
   });
 }

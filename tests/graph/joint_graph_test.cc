@@ -45,7 +45,7 @@ TEST(JointGraph, ReadsEveryField) {
   EXPECT_EQ(graph.buffers[0], (JointBuffer{"w", 10, true, false}));
   EXPECT_EQ(graph.buffers[1], (JointBuffer{"x", 4, true, false}));
   EXPECT_EQ(graph.buffers[2], (JointBuffer{"t", 3, true, true}));
-  EXPECT_EQ(graph.buffers[4], (JointBuffer{"h", 20, true, false}));
+  EXPECT_EQ(graph.buffers[4], (JointBuffer{"h", 20, true, false, false}));
   EXPECT_EQ(graph.buffers[6], (JointBuffer{"m", 5, false, false}));
   ASSERT_EQ(graph.nodes.size(), 8u);
   EXPECT_EQ(
@@ -109,6 +109,7 @@ TEST(JointGraph, WhatIsMissingIsTheDefault) {
   EXPECT_EQ(graph.model, ModelInfo());
   EXPECT_EQ(graph.held_bytes, 0);
   EXPECT_TRUE(graph.buffers[0].may_keep);
+  EXPECT_TRUE(graph.buffers[0].may_move);
   EXPECT_FALSE(graph.buffers[0].is_from_backward);
   EXPECT_EQ(graph.nodes[0].op, "");
   EXPECT_TRUE(graph.nodes[0].may_run_again);

@@ -68,9 +68,10 @@ TEST(RematPlan, FileTellsWhatThePlanKeeps) {
     ASSERT_TRUE(plan.run);
     const std::string text = RematToJson(plan, graph, /*has_memory=*/true);
     graph::PutBytes(path, text);
-    const std::vector<char> is_kept = ReadKept(path, graph);
+    const RematChoices choices = ReadRematChoices(path, graph);
+    const std::vector<char>& is_kept = choices.is_kept;
     EXPECT_EQ(is_kept, plan.run->is_kept);
-    const RematPlan evaluated = EvaluateRemat(graph, is_kept);
+    const RematPlan evaluated = EvaluateRemat(graph, choices);
     EXPECT_TRUE(evaluated.is_given);
     EXPECT_EQ(evaluated.run->peak_bytes, plan.run->peak_bytes);
     EXPECT_EQ(evaluated.run->recompute_ms, plan.run->recompute_ms);
@@ -113,7 +114,7 @@ TEST(RematPlan, RefusesANameThatIsNoBuffer) {
   const auto path = folder.path() / "plan.json";
   graph::PutBytes(path, R"({"saved": ["nobody"]})");
   try {
-    ReadKept(path, SmallJoint(1));
+    ReadRematChoices(path, SmallJoint(1));
     ADD_FAILURE() << "was read";
   } catch (const InputError& error) {
     EXPECT_THAT(error.what(),

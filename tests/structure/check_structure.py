@@ -157,7 +157,7 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
         "problems/plan",
         "problems/trace/problem",
     ),
-    "problems/remat": ("graph", "solver"),
+    "problems/remat": ("graph", "solver", "problems/model"),
     "problems/schedule": ("graph", "solver"),
     "problems": ("graph", "solver"),
     "cli/terminal": ("graph/base", "solver/search.h", "problems/model"),

@@ -25,6 +25,7 @@ from acplan._device.devices import DEVICES
 from acplan._files.json_files import read_json, write_json
 from acplan._graphs.graph_memory import run_step
 from acplan._graphs.joint_graph import JointGraph
+from acplan._graphs.moved_values import move_values, moves_of
 from acplan._graphs.pytorch_partitioner import choosing
 from acplan._graphs.remat import plan_graph
 from compare_compiled_eager import NAMES, rows_of
@@ -76,6 +77,13 @@ class Case:
                 self._joint.module, self._joint.inputs, **self._joint.options
             )
 
+    def default_saved(self) -> list[str]:
+        """Returns the buffers that PyTorch saves without a budget, except those of nodes that
+        are backward's here."""
+        keepable = {*self._graph.keepable()}
+        names = self._graph.names_of(self._torch_choice(1.0, _SOLVERS[0])[0])
+        return [name for name in names if name in keepable]
+
     def rows(self) -> Iterator[Row]:
         for budget in BUDGETS:
             before: set[frozenset[str]] = set()
@@ -117,7 +125,7 @@ class Case:
     def _row(self, budget: float, solver: str, seconds: float, saved: list[Node]) -> Row:
         theirs = self._run_of(saved)
         ours = plan_graph(self.data, theirs["peak_bytes"], _TIME_LIMIT)
-        is_as_predicted = self._runs_as(ours)
+        is_as_predicted = self.runs_as(ours)
         return Row(budget, solver, seconds, theirs, _figures(ours), is_as_predicted)
 
     def _run_of(self, saved: list[Node]) -> dict[str, Any]:
@@ -148,11 +156,12 @@ class Case:
 
         return self._partition(choose)
 
-    def _runs_as(self, data: dict[str, Any]) -> bool:
+    def runs_as(self, data: dict[str, Any]) -> bool:
         """Returns whether the graphs by acplan's plan run as it says."""
         forward, backward = self._graphs_saving(self._graph.saved_nodes(data["saved"]))
         backward = self._graph.order.applied(backward)
         listed = {node["name"] for node in self.data["nodes"]}
+        move_values(forward, backward, self._num_fwd_outputs, moves_of(data), listed)
         moments = [
             (step.name, step.live_bytes)
             for steps in run_step(forward, backward, self._num_fwd_outputs)

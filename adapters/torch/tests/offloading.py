@@ -13,7 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from acplan import Plan, PlannedModule
 from acplan._apply import offload
-from acplan._apply.host_link import Copy, Link, Queues, Streams
+from acplan._base.host_link import Copy, Link, Queues, Streams
 
 
 def with_offload(

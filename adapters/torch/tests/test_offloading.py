@@ -27,7 +27,7 @@ from acplan import (
 )
 from acplan import PlannedOperator as Op
 from acplan._apply import offload
-from acplan._apply.host_link import Buffer, Copy, Link, Queues
+from acplan._base.host_link import Buffer, Copy, Link, Queues
 from acplan._verify.simulated import simulate
 from models import _larger
 from offloading import Links, arguments_of, other_links, with_offload

@@ -31,10 +31,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from acplan._apply.host_link import Buffer, Copy, Link, queues_of
 from acplan._apply.outside_memory import version_of
 from acplan._apply.tape import Saved, Tape, each, memory_of
 from acplan._base.errors import AcplanError
+from acplan._base.host_link import Buffer, Copy, Link, queues_of
 from acplan._base.stand_ins import has_plain_shape
 from acplan._base.tensors import tensors_of
 

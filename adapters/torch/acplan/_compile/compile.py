@@ -43,8 +43,9 @@ from acplan._device.operator_timing import measured_device
 from acplan._files.verification import Verification
 from acplan._graphs.backward_order import BackwardOrder
 from acplan._graphs.joint_graph import JointGraph
+from acplan._graphs.moved_values import move_values, moves_of
 from acplan._graphs.pytorch_partitioner import choosing
-from acplan._graphs.remat import plan_graph
+from acplan._graphs.remat import Link, link_of, plan_graph
 from acplan._program.budgets import Budget, require_budget, size_bytes, size_text
 from acplan._step.optimizers import OptimizerLike, named_optimizer
 
@@ -64,6 +65,16 @@ class _GraphPlan:
     order: BackwardOrder
     key: str = ""  # the key of a graph of a step that is planned
 
+    def finish(
+        self, forward: GraphModule, backward: GraphModule, num_fwd_outputs: int
+    ) -> GraphModule:
+        """Puts the plan's copies into both graphs, and returns backward in the plan's order."""
+        backward = self.order.applied(backward)
+        listed = {node["name"] for node in self.graph.get("nodes", ())}
+        with _disable_current_modes():
+            move_values(forward, backward, num_fwd_outputs, moves_of(self.data), listed)
+        return backward
+
 
 class Partitioner(PartitionerBase):  # type: ignore[misc]
     """The partitioner that acplan.partitioner makes. `plans` has the plans of the graphs that
@@ -78,7 +89,9 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
         strict: bool,
         is_fused: bool,
         time_limit: float | None,
+        link: Link | None = None,
     ) -> None:
+        self._link = link
         self.plans: list[CompiledPlan] = []
         self.step_plan: StepPlan | None = None
         self._budget = size_text("budget", budget)
@@ -95,7 +108,7 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
             (
                 "acplan", __version__, self._budget, self._device.name,
                 self._memory.key(),
-                self._strict, self._is_fused, self._time_limit,
+                self._strict, self._is_fused, self._time_limit, self._link,
                 self.step_plan and self.step_plan.key,
             )
         )  # fmt: skip
@@ -139,7 +152,7 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
                 forward, backward = partition()
             if not graph_plans:
                 return forward, backward
-            backward = graph_plans[-1].order.applied(backward)
+            backward = graph_plans[-1].finish(forward, backward, num_fwd_outputs)
         except Exception as error:
             if not graph_plans or self._strict:
                 raise
@@ -166,6 +179,8 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
                 raise AcplanError("no graph with a backward pass is compiled")
             if len(step.forward) == 1:
                 return
+            if self._link is not None:
+                raise AcplanError("offload: graphs that are planned together move nothing")
             name = type(compilation.model).__name__
             inputs = joint_step(step, name).inputs
             held_bytes = self._memory.beside_step(of_model(step, inputs)) + step.elsewhere_bytes
@@ -207,18 +222,17 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
             sizes = GraphBytes(inputs, joint.input_bytes() - inputs)
             frame = _frame_name()
             graph = joint.data(_name_of(module), self._memory.bytes_beside(frame, sizes))
-            data = self._within_budget(graph)
+            data = self._within_budget(graph, self._link)
             saved = joint.saved_nodes(data["saved"])
+            saved_bytes = int(data["saved_bytes"]) - int(data.get("moved_bytes", 0))
             self._memory.plan_is(
                 frame,
-                dataclasses.replace(
-                    sizes, saved=int(data["saved_bytes"]), outputs=joint.returned_bytes()
-                ),
+                dataclasses.replace(sizes, saved=saved_bytes, outputs=joint.returned_bytes()),
             )
             return _GraphPlan(data, graph, saved, joint.order)
 
-    def _within_budget(self, graph: dict[str, Any]) -> dict[str, Any]:
-        data = plan_graph(graph, self._budget, self._time_limit)
+    def _within_budget(self, graph: dict[str, Any], link: Link | None = None) -> dict[str, Any]:
+        data = plan_graph(graph, self._budget, self._time_limit, link=link)
         if data["status"] not in ("infeasible", "no_solution"):
             return data
         if "least_bytes" not in data:
@@ -232,7 +246,7 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
         if self._strict:
             raise AcplanError(text, exit_code=3)
         self._warn(f"{text}; the graph is planned for that budget")
-        return plan_graph(graph, least, self._time_limit)
+        return plan_graph(graph, least, self._time_limit, link=link)
 
     def _fall_back(self, error: Exception) -> None:
         if self._strict:
@@ -320,6 +334,8 @@ def partitioner(
     device: str | Device | None = None,
     fused: bool = True,
     time_limit: float | None = None,
+    offload: str | None = None,
+    host_memory: int | str | None = None,
 ) -> Partitioner:
     """Returns a function that torch.compile takes as options={"custom_partitioner_fn": ...}
     (PyTorch 2.9 and newer), and aot_autograd and aot_module_simplified as partition_fn (2.8):
@@ -338,6 +354,9 @@ def partitioner(
                 on the current one; by default the current one, if known, else an A100.
     fused:      run-times are those of Inductor's kernels; False: of each operator by itself.
     time_limit: seconds to search.
+    offload:    the rate of the link to the host's memory in each direction, such as "25GB/s":
+                saved tensors may wait there.
+    host_memory: the most bytes that wait there.
     """
     if not _TELLS_STATIC_INPUTS:
         raise AcplanError(
@@ -358,6 +377,7 @@ def partitioner(
         strict=strict,
         is_fused=fused,
         time_limit=time_limit,
+        link=link_of(offload, host_memory),
     )
 
 
@@ -372,6 +392,8 @@ def compile(
     strict: bool = False,
     device: str | Device | None = None,
     time_limit: float | None = None,
+    offload: str | None = None,
+    host_memory: int | str | None = None,
     backend: str = "inductor",
     mode: str | None = None,
     options: dict[str, Any] | None = None,
@@ -404,6 +426,8 @@ def compile(
         device=device,
         fused=backend != "aot_eager",
         time_limit=time_limit,
+        offload=offload,
+        host_memory=host_memory,
     )
     compiled = compilation.apply(_arguments(partition_fn, compilation))
     object.__setattr__(compiled, _ATTRIBUTE, partition_fn)

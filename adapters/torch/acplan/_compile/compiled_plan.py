@@ -35,14 +35,25 @@ class CompiledPlan:
         return float(self.data["recompute_ms"])
 
     @property
+    def stall_ms(self) -> float:
+        """The time that a step waits for copies to the host and back."""
+        return float(self.data.get("stall_ms", 0))
+
+    @property
     def bound_ms(self) -> float:
-        """A number that the recomputation of no choice within the budget is below."""
+        """A number that the recomputation, and waiting, of no choice within the budget is
+        below."""
         return float(self.data["bound_ms"])
 
     @property
     def saved(self) -> tuple[str, ...]:
         """The names of the nodes that forward saves."""
         return tuple(self.data["saved"])
+
+    @property
+    def moved_names(self) -> tuple[str, ...]:
+        """The names of the saved nodes that wait in the host's memory."""
+        return tuple(move["buffer"] for move in self.data.get("moved", ()))
 
     def verify(self) -> Verification:
         """Returns the predicted memory beside that of the two graphs, run node by node on fake
@@ -59,5 +70,6 @@ class CompiledPlan:
     def __repr__(self) -> str:
         return (
             f"<CompiledPlan {self.name}: {self.status}, peak {self.peak_bytes:,} bytes, "
-            f"{self.recompute_ms:.3f} ms again>"
+            f"{self.recompute_ms:.3f} ms again"
+            + (f", {self.stall_ms:.3f} ms waiting>" if self.moved_names else ">")
         )

@@ -13,22 +13,30 @@ from torch.utils._pytree import tree_leaves
 
 from acplan._base.tensors import tensors_in
 from acplan._files.verification import VerifiedOperator
+from acplan._graphs.host_copies import OFFLOAD
 from acplan._graphs.node_values import FakeRun, allocated_bytes, distinct_storages
 
 
 class Memory:
-    """The bytes of the memory of values, each counted once."""
+    """The bytes of the memory of values, each counted once; copies in the host's memory do not
+    count."""
 
     def __init__(self, device_type: str | None, held_bytes: int) -> None:
         self._device_type = device_type
         self._holders: Counter[int] = Counter()
         self._bytes: dict[int, int] = {}
+        self._on_host: set[int] = set()
         self.live_bytes = held_bytes
+
+    def put_on_host(self, value: Any) -> None:
+        self._on_host |= {storage for storage, _ in distinct_storages(value)}
 
     def hold(self, value: Any) -> None:
         for storage, tensor in distinct_storages(value):
             if not self._holders[storage]:
-                self._bytes[storage] = allocated_bytes(tensor, self._device_type)
+                is_here = storage not in self._on_host
+                size = allocated_bytes(tensor, self._device_type) if is_here else 0
+                self._bytes[storage] = size
                 self.live_bytes += self._bytes[storage]
             self._holders[storage] += 1
 
@@ -72,6 +80,8 @@ class Pass:
     def _call(self, node: Node, kept_nodes: set[Node]) -> None:
         value = self._run.call(node, self.values.__getitem__)
         self.values[node] = value
+        if node.target is OFFLOAD:
+            self._memory.put_on_host(value)
         self._memory.hold(value)
         self.operators.append(VerifiedOperator(node.name, self._memory.live_bytes))
         for source in self._last_used_by.get(node, ()):

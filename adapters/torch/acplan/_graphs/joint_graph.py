@@ -27,7 +27,7 @@ from acplan._graphs.backward_order import BackwardOrder
 from acplan._graphs.graph_buffers import BACKWARD, EITHER, FORWARD, GraphBuffers
 from acplan._graphs.node_costs import GraphCosts
 from acplan._graphs.node_rules import is_tangent, may_run_again, must_recompute
-from acplan._graphs.node_values import is_symbolic, run_graph
+from acplan._graphs.node_values import Values, fills_its_memory, is_symbolic, run_graph
 
 _HINTS = "sizes that vary between calls are those of the first call"
 
@@ -57,7 +57,7 @@ class JointGraph:
         views = {n for n in self._nodes if not self._buffers.made_by(n)}
         self._costs = GraphCosts(device, values, views, is_fused)
         self._may_rerun = _what_may_run_again(self._nodes, self._buffers)
-        self._allow_keeping()
+        self._allow_keeping(values)
         # A new set of PyTorch's; all nodes that backward runs in a version without it.
         needs = getattr(node_info, "tangents_closure", node_info.required_bw_nodes)
         self._listed = _in_order(
@@ -206,14 +206,17 @@ class JointGraph:
             return True
         return bool(self._buffers.read([node])) or self._stages[node] == EITHER
 
-    def _allow_keeping(self) -> None:
-        """Marks the buffers that are never kept."""
+    def _allow_keeping(self, values: Values) -> None:
+        """Marks the buffers that are never kept, and those that never move."""
+        written_buffers = _written_buffers(self._nodes, self._buffers)
         for number, entry in enumerate(self._buffers.entries):
             maker, root = self._buffers.makers[number], self._buffers.roots[number]
             if maker is None:
                 continue
             if root is None or (self._may_rerun[maker] and must_recompute(root)):
                 entry["keep"] = False
+            elif number in written_buffers or not fills_its_memory(values[root]):
+                entry["move"] = False
 
     def _node_data(self, node: Node) -> dict[str, Any]:
         makes = self._buffers.made_by(node)
@@ -278,7 +281,8 @@ def _outputs_of(module: GraphModule, count: int) -> _Outputs:
 
 
 def _what_may_run_again(nodes: Sequence[Node], buffers: GraphBuffers) -> dict[Node, bool]:
-    written_inputs = _written_inputs(nodes, buffers)
+    # The inputs to which forward writes have other contents in backward.
+    written_inputs = {b for b in _written_buffers(nodes, buffers) if buffers.makers[b] is None}
     may_rerun = {}
     for node in nodes:
         reads_written = written_inputs & set(buffers.read(node.all_input_nodes))
@@ -291,8 +295,8 @@ def _what_may_run_again(nodes: Sequence[Node], buffers: GraphBuffers) -> dict[No
     return may_rerun
 
 
-def _written_inputs(nodes: Sequence[Node], buffers: GraphBuffers) -> set[int]:
-    """Returns the inputs to which forward writes; they have other contents in backward."""
+def _written_buffers(nodes: Sequence[Node], buffers: GraphBuffers) -> set[int]:
+    """Returns the buffers to which nodes write in place."""
     buffers_written: set[int] = set()
     for node in nodes:
         schema = getattr(node.target, "_schema", None)
@@ -302,7 +306,7 @@ def _written_inputs(nodes: Sequence[Node], buffers: GraphBuffers) -> set[int]:
             alias = argument.alias_info
             if alias is not None and alias.is_write and isinstance(value, Node):
                 buffers_written |= set(buffers.read([value]))
-    return {b for b in buffers_written if buffers.makers[b] is None}
+    return buffers_written
 
 
 def _reads_a_tangent(node: Node) -> bool:

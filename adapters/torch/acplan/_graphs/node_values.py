@@ -165,6 +165,24 @@ def allocated_bytes(tensor: torch.Tensor, device_type: str | None) -> int:
     return block_bytes(int(tensor.untyped_storage().nbytes()))
 
 
+def fills_its_memory(value: Any) -> bool:
+    """Returns whether a value is a plain tensor that has each byte of its memory once, so that
+    a copy of it is a copy of its memory."""
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return False
+    if value.is_conj() or value.is_neg() or not value.numel():
+        return False
+    size = value.numel() * value.element_size()
+    if int(value.untyped_storage().nbytes()) != size:
+        return False
+    distance = 1
+    for stride, count in sorted(zip(value.stride(), value.shape)):
+        if count != 1 and stride != distance:
+            return False
+        distance *= count
+    return True
+
+
 def device_type_of(values: Values) -> str | None:
     """Returns the accelerator in use, on which memory counts, or None if all memory counts."""
     types = {t.device.type for value in values.values() for t in tensors_in(value)}

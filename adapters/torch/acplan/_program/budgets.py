@@ -56,6 +56,13 @@ def size_bytes(name: str, value: int | str) -> int:
     return size
 
 
+def require_rate(name: str, value: Any) -> None:
+    """Raises AcplanError if the program would not take a value as a rate."""
+    text = value.strip() if isinstance(value, str) else ""
+    if not text.endswith("/s") or not _bytes_of(text.removesuffix("/s")):
+        raise AcplanError(f'{name}: expected a rate such as "25GB/s", found {value!r}')
+
+
 def _bytes_of(text: str) -> int | None:
     match = _SIZE.fullmatch(text)
     if match is None or match[2] not in _UNITS:
