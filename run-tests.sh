@@ -162,8 +162,8 @@ rm -f "$root/build/environment.status"
 {
   status=0
   (python_environment accelerate==1.15.0 axe-playwright-python==0.1.8 codespell==2.4.3 \
-    diffusers==0.42.1 expecttest highspy==1.15.1 lightning==2.6.6 mypy==2.4.1 peft==0.21.2 \
-    playwright==1.65.2 'pulp<4' pwlf pytest pytest-xdist ruff==0.17.6 \
+    diffusers==0.42.1 expecttest highspy==1.15.1 lightning==2.6.6 megatron-core==0.16.1 \
+    mypy==2.4.1 peft==0.21.2 playwright==1.65.2 'pulp<4' pwlf pytest pytest-xdist ruff==0.17.6 \
     'scikit-build-core>=0.11' tqdm triton==3.8.0) >"$environment_log" 2>&1 || status=$?
   echo "$status" >"$root/build/environment.status"
 } &

@@ -149,6 +149,14 @@ LeastAnswer LeastWithOffload(const PlanningProblem& problem, LeastAnswer least,
   return least;
 }
 
+PlanOffload OffloadOver(const LinkLimits& link) {
+  PlanOffload offload{.bytes_per_second = link.bytes_per_second};
+  if (link.host_memory_bytes < INT64_MAX) {
+    offload.host_memory_bytes = link.host_memory_bytes;
+  }
+  return offload;
+}
+
 Plan WithOffload(const PlanningProblem& problem, Plan plan,
                  const LinkLimits& link, const solver::SearchLimits& limits,
                  const std::vector<graph::CheckpointedModule>& known_units) {
@@ -187,10 +195,7 @@ Plan WithOffload(const PlanningProblem& problem, Plan plan,
     // The search keeps its best plan.
   }
   plan.solver.seconds += watch.Seconds();
-  plan.offload = {.bytes_per_second = link.bytes_per_second};
-  if (link.host_memory_bytes < INT64_MAX) {
-    plan.offload->host_memory_bytes = link.host_memory_bytes;
-  }
+  plan.offload = OffloadOver(link);
   if (!search.best()) {
     if (!plan.HasPlan()) plan.status = PlanStatus::kNoPlan;
     return plan;

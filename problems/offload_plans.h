@@ -10,6 +10,9 @@
 
 namespace acplan::problems {
 
+// Returns the link of a plan that offloads, before it says what moves.
+PlanOffload OffloadOver(const LinkLimits& link);
+
 // Returns the plan with the results and arguments that are best offloaded to the host
 // (offload/offload_search.h), or unchanged if the search finds no cheaper one.
 // If `plan` is an answer without a plan, returns a plan that fits with offload,

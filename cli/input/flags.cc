@@ -1,7 +1,6 @@
 #include "cli/input/flags.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -16,7 +15,7 @@
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
 #include "graph/base/message_text.h"
-#include "graph/base/nearest_names.h"
+#include "graph/profile/unmatched_patterns.h"
 
 namespace acplan::cli {
 
@@ -252,26 +251,8 @@ graph::OperatorPatterns PatternFlags::Patterns() const {
 void RefuseUnmatched(const graph::OperatorPatterns& patterns,
                      const std::vector<std::string>& names) {
   const std::set<std::string> distinct(names.begin(), names.end());
-  const auto refuse = [&](const std::vector<std::string>& side,
-                          std::string_view flag) {
-    for (const std::string& pattern : side) {
-      if (std::ranges::any_of(distinct, [&](const std::string& name) {
-            return graph::MatchesPattern(name, pattern);
-          })) {
-        continue;
-      }
-      const std::vector<std::string> nearest = graph::NearestNames(
-          pattern, std::vector(distinct.begin(), distinct.end()));
-      throw InputError(fmt::format(
-          "{}: expected a pattern that matches an operator, found {}{}", flag,
-          graph::Quoted(pattern, 200),
-          nearest.empty()
-              ? ""
-              : fmt::format("; nearest: {}", fmt::join(nearest, ", "))));
-    }
-  };
-  refuse(patterns.save, "--save");
-  refuse(patterns.recompute, "--recompute");
+  graph::RefuseUnmatched(patterns.save, distinct, "--save");
+  graph::RefuseUnmatched(patterns.recompute, distinct, "--recompute");
 }
 
 }  // namespace acplan::cli

@@ -92,7 +92,11 @@ problems::Config ReadConfig(const AuditFlags& flags) {
 std::vector<problems::DeviceNeed> NeedsOfAudit(
     const graph::Trace& trace, const Audit& audit,
     const problems::Question& question) {
-  if (!HasRun(&trace, question.options.memory)) return {};
+  // Runs on the allocator offload nothing.
+  if (!HasRun(&trace, question.options.memory) ||
+      !audit.reading.policy.offloaded.empty()) {
+    return {};
+  }
   // Segments are named after their blocks, so that the trace itself has them.
   const bool has_other_trace =
       audit.changed_step != nullptr &&
@@ -103,21 +107,25 @@ std::vector<problems::DeviceNeed> NeedsOfAudit(
 }
 
 std::string RerunText(const PolicyEffect& effect) {
-  return fmt::format("recomputes {} a step (+{})",
-                     FormatMs(effect.recompute_ms),
-                     FormatPercentUp(effect.overhead));
+  return fmt::format(
+      "recomputes {} a step (+{}){}", FormatMs(effect.recompute_ms),
+      FormatPercentUp(effect.overhead),
+      effect.stall_ms > 0
+          ? fmt::format(", waits {} for the link", FormatMs(effect.stall_ms))
+          : "");
 }
 
 PolicyEffect EffectOfPlan(const problems::Plan& plan) {
   return {.peak_bytes = plan.peak_bytes,
           .recompute_ms = plan.recompute_ms,
-          .overhead = plan.overhead};
+          .overhead = plan.overhead,
+          .stall_ms = plan.offload ? plan.offload->stall_ms : 0};
 }
 
 // Returns a row on a policy within the budget, and how much less it recomputes.
 std::string PolicyRow(std::string_view title, const PolicyEffect& effect,
                       const Audit& audit) {
-  const double less_ms = audit.effect.recompute_ms - effect.recompute_ms;
+  const double less_ms = audit.effect.CostMs() - effect.CostMs();
   const std::string difference = less_ms > 0   ? FormatMs(less_ms) + " less"
                                  : less_ms < 0 ? FormatMs(-less_ms) + " more"
                                                : "as much";
@@ -141,9 +149,8 @@ std::string UnitsText(const Audit& audit) {
   if (audit.modules.empty()) return "no checkpoints";
   std::string text = fmt::format("{} unit{}", audit.modules.size(),
                                  audit.modules.size() == 1 ? "" : "s");
-  if (policy.saved.empty()) {
-    text += ", everything runs again";
-  } else {
+  if (policy.KeptNames().empty()) text += ", everything runs again";
+  if (!policy.saved.empty()) {
     std::vector<std::string> names;
     for (const std::string& name : policy.saved) {
       names.push_back(problems::QualifiedName(name));
@@ -153,6 +160,9 @@ std::string UnitsText(const Audit& audit) {
       text +=
           fmt::format(", of products all but one in {}", policy.product_period);
     }
+  }
+  if (!policy.offloaded.empty()) {
+    text += fmt::format(", offloaded: {}", fmt::join(policy.offloaded, ", "));
   }
   if (!policy.stops_early) text += ", to the end of each unit";
   return text;
@@ -215,9 +225,11 @@ std::string AuditText(const AuditFlags& flags, const problems::Trainer& trainer,
 }
 
 nlohmann::ordered_json EffectJson(const PolicyEffect& effect) {
-  return {{"peak_bytes", effect.peak_bytes},
-          {"recompute_ms", effect.recompute_ms},
-          {"overhead", effect.overhead}};
+  nlohmann::ordered_json json{{"peak_bytes", effect.peak_bytes},
+                              {"recompute_ms", effect.recompute_ms},
+                              {"overhead", effect.overhead}};
+  if (effect.stall_ms > 0) json["stall_ms"] = effect.stall_ms;
+  return json;
 }
 
 std::string AuditJson(const problems::Trainer& trainer, const Audit& audit,
@@ -236,6 +248,9 @@ std::string AuditJson(const problems::Trainer& trainer, const Audit& audit,
     root["units"].push_back(module.fqn);
   }
   root["saved"] = audit.reading.policy.saved;
+  if (!audit.reading.policy.offloaded.empty()) {
+    root["offloaded"] = audit.reading.policy.offloaded;
+  }
   root["reruns"] = audit.reruns;
   root["stops_early"] = audit.reading.policy.stops_early;
   if (audit.broken_rule) root["broken_rule"] = *audit.broken_rule;
@@ -285,7 +300,7 @@ problems::AuditLimit LimitOf(const AuditFlags& flags, const ProfileInput& input,
 
 int RunAudit(const AuditFlags& flags, const Terminal& terminal) {
   const problems::Config config = ReadConfig(flags);
-  const problems::Trainer trainer =
+  problems::Trainer trainer =
       flags.trainer.empty() ? problems::DetectTrainer(config, "--for")
                             : problems::FindTrainer(flags.trainer, "--for");
   ProfileInput input = ReadProfileOrTrace(flags.trace);
@@ -298,6 +313,7 @@ int RunAudit(const AuditFlags& flags, const Terminal& terminal) {
   const graph::ModuleTree tree(input.profile);
   const problems::Question question =
       flags.search.planning.Question(input, tree, TrainerFlags::kSeconds);
+  trainer = flags.search.WithLink(std::move(trainer), question.options);
   const Audit audit =
       AuditConfig(question, trainer, config, flags.search.blocks,
                   LimitOf(flags, input, question.options));

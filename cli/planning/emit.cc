@@ -63,13 +63,19 @@ std::string EmitCommand(const EmitFlags& flags) {
   add("--torch-version", flags.search.allocator.torch_version);
   add("--optimizer-state", flags.search.allocator.optimizer_state);
   add("--ddp", flags.search.allocator.ddp);
+  add("--offload", flags.search.link.offload);
+  add("--host-memory", flags.search.link.host_memory);
   return command;
 }
 
 // Returns "recomputed 3.2 ms a step (+4.1%)".
 std::string CostText(const Plan& plan) {
-  return fmt::format("recomputed {} a step (+{})", FormatMs(plan.recompute_ms),
-                     FormatPercentUp(plan.overhead));
+  return fmt::format(
+      "recomputed {} a step (+{}){}", FormatMs(plan.recompute_ms),
+      FormatPercentUp(plan.overhead),
+      plan.offload ? fmt::format(", waiting {} for the link",
+                                 FormatMs(plan.offload->stall_ms))
+                   : "");
 }
 
 std::string ProofText(const Plan& plan) {
@@ -85,7 +91,7 @@ std::string GapText(const Emission& emission) {
   if (!best.HasPlan()) return "acplan plan found no plan in its time";
   return fmt::format(
       "{} more than the plan of acplan plan, {}",
-      FormatMs(std::max(0.0, emission.plan.recompute_ms - best.recompute_ms)),
+      FormatMs(std::max(0.0, emission.plan.CostMs() - best.CostMs())),
       CostText(best));
 }
 
@@ -152,6 +158,11 @@ std::string EmissionJson(const EmitFlags& flags,
     root["overhead"] = plan.overhead;
     root["bound_ms"] = plan.bound_ms;
     root["saved"] = emission.solution.policy.saved;
+    if (plan.offload) {
+      root["offloaded"] = emission.solution.policy.offloaded;
+      root["stall_ms"] = plan.offload->stall_ms;
+      root["host_bytes"] = plan.offload->host_bytes;
+    }
     root["units"] = emission.units;
     root["reruns"] = problems::RerunsByName(emission.solution.use, trace);
     root["text"] = emission.text;
@@ -178,13 +189,13 @@ std::string EmissionJson(const EmitFlags& flags,
     root["plan"]["peak_bytes"] = best.peak_bytes;
     root["plan"]["recompute_ms"] = best.recompute_ms;
     root["plan"]["overhead"] = best.overhead;
+    if (best.offload) root["plan"]["stall_ms"] = best.offload->stall_ms;
   }
   return root.dump(1) + "\n";
 }
 
 int RunEmit(const EmitFlags& flags, const Terminal& terminal) {
-  const problems::Trainer trainer =
-      problems::FindTrainer(flags.trainer, "--for");
+  problems::Trainer trainer = problems::FindTrainer(flags.trainer, "--for");
   const bool is_for_device = IsForDevice(flags.budget, flags.search.allocator);
   ProfileInput input = ReadProfileOrTrace(flags.trace);
   if (!input.trace) {
@@ -196,6 +207,7 @@ int RunEmit(const EmitFlags& flags, const Terminal& terminal) {
   const graph::ModuleTree tree(input.profile);
   const problems::Question question =
       flags.search.planning.Question(input, tree, TrainerFlags::kSeconds);
+  trainer = flags.search.WithLink(std::move(trainer), question.options);
   const Emission emission =
       is_for_device ? EmitForDevice(question,
                                     ParseDevice(flags.search.allocator, input,

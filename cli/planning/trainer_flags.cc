@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
+#include "graph/base/input_error.h"
+
 namespace acplan::cli {
 
 void TrainerFlags::AddTo(CLI::App& app, const std::string& of_device) {
@@ -22,9 +26,27 @@ void TrainerFlags::AddTo(CLI::App& app, const std::string& of_device) {
                      "no limit",
                      kSeconds))
       ->type_name("S");
+  link.AddTo(app);
   allocator.AddTo(app, of_device);
   allocator.AddOptimizerStateTo(app, "the one that recomputes less");
   allocator.AddDdpTo(app);
+}
+
+problems::Trainer TrainerFlags::WithLink(
+    problems::Trainer trainer, const problems::PlanOptions& options) const {
+  const auto limits = link.Parse(options);
+  if (!limits) return trainer;
+  if (!trainer.language.may_offload) {
+    throw InputError(fmt::format(
+        "--offload: expected a trainer whose configuration says what goes to "
+        "the host, such as maxtext, found {}",
+        trainer.name));
+  }
+  if (!allocator.FirstGiven().empty()) {
+    throw InputError("--offload: needs --budget");
+  }
+  trainer.language.link = limits;
+  return trainer;
 }
 
 }  // namespace acplan::cli

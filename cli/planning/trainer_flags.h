@@ -5,6 +5,8 @@
 
 #include "cli/input/planning_flags.h"
 #include "cli/planning/allocator_flags.h"
+#include "cli/planning/link_flags.h"
+#include "problems/trainers/trainer.h"
 
 namespace acplan::cli {
 
@@ -15,10 +17,16 @@ struct TrainerFlags {
   std::string blocks;
   PlanningFlags planning;
   AllocatorFlags allocator;
+  LinkFlags link;
 
-  // Adds --blocks, --reserve, --world-size, --time-limit, --device-memory and the flags of a
+  // Adds --blocks, --reserve, --world-size, --time-limit, --offload, --device-memory and the flags of a
   // run on a device; `of_device` describes --device-memory.
   void AddTo(CLI::App& app, const std::string& of_device);
+
+  // Returns the trainer, whose language has the link of --offload. Throws InputError if its
+  // configuration cannot say what goes to the host.
+  problems::Trainer WithLink(problems::Trainer trainer,
+                             const problems::PlanOptions& options) const;
 };
 
 }  // namespace acplan::cli

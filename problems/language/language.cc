@@ -279,6 +279,13 @@ void AddChoices(BlockKind kind, const RestrictedTrace& restriction,
         choices.Add({.kind = kind, .period = n});
       }
       break;
+    case BlockKind::kRange:
+      for (int32_t begin = 1; begin < count; ++begin) {
+        for (int32_t end = begin + 1; end <= count; ++end) {
+          choices.Add({.kind = kind, .begin = begin, .end = end});
+        }
+      }
+      break;
     case BlockKind::kRuns:
       for (int32_t n = 2; n <= count; ++n) {
         choices.Add({.kind = kind, .period = n});
@@ -347,14 +354,20 @@ std::vector<graph::CheckpointedModule> PlannedUnitsOf(
 }
 
 TrainerPolicy PolicyOf(const UnitChoice& choice,
-                       const graph::IndexedVector<TieId, Flag>& saves) {
+                       const graph::IndexedVector<TieId, Flag>& saves,
+                       const graph::IndexedVector<TieId, Flag>& offloads) {
   TrainerPolicy policy = choice.policy;
-  std::set<std::string> names(policy.saved.begin(), policy.saved.end());
+  std::set<std::string> saved(policy.saved.begin(), policy.saved.end());
+  std::set<std::string> offloaded;
   for (const TieId t : choice.ties.ids()) {
-    if (!saves[t]) continue;
-    names.insert(choice.ties[t].names.begin(), choice.ties[t].names.end());
+    const std::vector<std::string>& names = choice.ties[t].names;
+    if (saves[t]) saved.insert(names.begin(), names.end());
+    if (!offloads.empty() && offloads[t]) {
+      offloaded.insert(names.begin(), names.end());
+    }
   }
-  policy.saved.assign(names.begin(), names.end());
+  policy.saved.assign(saved.begin(), saved.end());
+  policy.offloaded.assign(offloaded.begin(), offloaded.end());
   return policy;
 }
 
@@ -368,7 +381,8 @@ RestrictedTrace Restrict(const PlanningProblem& problem,
     plain.never_saved_with_lora.clear();
     return Restrict(problem, plain, std::move(blocks));
   }
-  RestrictedTrace restriction{.problem = &problem, .blocks = std::move(blocks)};
+  RestrictedTrace restriction{
+      .problem = &problem, .blocks = std::move(blocks), .link = language.link};
   if (language.may_have_no_unit) restriction.choices.push_back({});
   Choices choices(restriction, language);
   for (const BlockKind kind : language.blocks) {

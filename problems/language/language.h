@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "graph/profile/sac_statistics.h"
 #include "problems/language/changed_step.h"
 #include "problems/language/trainer_policy.h"
+#include "problems/offload/movables.h"
 #include "problems/planner.h"
 #include "problems/trace/problem/trace_problem.h"
 
@@ -25,12 +27,14 @@ namespace acplan::problems {
 // Variables
 //   c            the choice of units
 //   s_t in {0,1} the operators of tie t are saved in every unit
+//   o_t in {0,1} they are kept in the host's memory instead; 0 without a link
 // Model
-//   minimise   w_c - sum over t of m_t s_t
-//   subject to s_i <= s_j                       i implies j
-//              the simulated peak of (c, s) <= B
+//   minimise   w_c - sum over t of m_t (s_t + o_t) + wait(c, s, o)
+//   subject to s_t + o_t <= 1
+//              s_i <= s_j                       i implies j
+//              the simulated peak of (c, s, o) <= B
 //
-// with w_c the recomputation of the choice if nothing is saved, and m_t what the tie
+// with wait(c, s, o) the time that the step waits for the link, w_c the recomputation of the choice if nothing is saved, and m_t what the tie
 // spares. Where a unit stops does not depend on what it saves, so the objective is a sum.
 //
 // Excluded from every language are the policies that no checked plan has: those that save
@@ -43,8 +47,8 @@ struct NamedValue {
 };
 
 struct Language {
-  // The choices beside that of no unit. kFirst stands for all lengths, kEvery for all
-  // periods, kClasses for all sets of classes of modules with children of which none is
+  // The choices beside that of no unit. kFirst stands for all lengths, kRange for all
+  // ranges, kEvery for all periods, kClasses for all sets of classes of modules with children of which none is
   // inside another, kParts for all such sets of parts that are
   // predicted together, kRuns for all lengths above 1.
   std::vector<BlockKind> blocks = {BlockKind::kAll};
@@ -53,6 +57,10 @@ struct Language {
   // Any set of names may be saved; if not, only one of `sets` or nothing.
   bool takes_names = false;
   std::vector<std::vector<std::string>> sets = {};  // shell patterns of names
+  // The language has words for values that wait in the host's memory. If it does and there is
+  // a link, each tie is saved, offloaded or neither.
+  bool may_offload = false;
+  std::optional<LinkLimits> link = {};
   // If there are any, what may be saved are these sets of names with places
   // (NameKind::kPlaces), each as a whole; takes_names is then set.
   std::vector<NamedValue> values = {};
@@ -107,6 +115,7 @@ struct RestrictedTrace {
   std::vector<UnitChoice> choices =
       {};  // the first is that of no unit, if it may be said
   std::vector<std::string> notes = {};  // choices that are left out, and why
+  std::optional<LinkLimits> link = {};  // of the language
   // The steps of choices whose units are no modules of the trace.
   std::vector<std::pair<StepChange, std::shared_ptr<const ChangedStep>>>
       changed_steps = {};
@@ -133,9 +142,12 @@ std::vector<std::string> UnitNames(const RestrictedTrace& restriction,
 std::vector<graph::CheckpointedModule> PlannedUnitsOf(
     const RestrictedTrace& restriction, const TrainerPolicy& policy);
 
-// Returns the policy of a choice that saves some of its ties, as flags.
-TrainerPolicy PolicyOf(const UnitChoice& choice,
-                       const graph::IndexedVector<TieId, graph::Flag>& saves);
+// Returns the policy of a choice that saves some of its ties, as flags, and offloads some
+// (none if `offloads` is empty).
+TrainerPolicy PolicyOf(
+    const UnitChoice& choice,
+    const graph::IndexedVector<TieId, graph::Flag>& saves,
+    const graph::IndexedVector<TieId, graph::Flag>& offloads = {});
 
 // Returns whether a model has modules called lora_A.
 bool HasLora(const graph::Trace& trace);

@@ -10,6 +10,7 @@
 
 #include "graph/base/flag.h"
 #include "graph/base/input_error.h"
+#include "graph/trace/link_time.h"
 #include "problems/language/held_bytes.h"
 #include "solver/infinity.h"
 
@@ -28,6 +29,11 @@
 // at each operator. The open ties that may be saved within the budget thus spare at most
 // the optimum of the fractional knapsack with weights w_t. It is taken at the operator
 // where H(S) is largest and where H(All) is.
+//
+// Offload. A tie that is offloaded spares the same, and adds holders to its results as a
+// saved one does, only for less long; so H(S) with S the saved ties alone stays a bound. No
+// memory bounds what open ties spare then, as all of them may be offloaded; the step waits
+// for at least 0 ms.
 //
 // The plan of a node that leaves all open ties to run again is simulated, so a leaf is
 // simulated, too, and every plan of the language is seen or closed by a bound.
@@ -162,6 +168,7 @@ std::vector<const UnitChoice*> ByLeastMs(const RestrictedTrace& restriction) {
 // A node: the ties before `next` are decided.
 struct Node {
   TieFlags saves;
+  TieFlags offloads;
   TieId next{0};
   double spared_ms = 0;
   HeldBytes holdings = {};
@@ -187,8 +194,8 @@ class LanguageSearch {
         is_found ? is_proven ? SearchStatus::kOptimal : SearchStatus::kFeasible
         : is_proven ? SearchStatus::kInfeasible
                     : SearchStatus::kNoSolution;
-    answer_.bound_ms = std::min(
-        open_ms_, is_found ? answer_.use.recompute_ms : solver::kInfinity);
+    answer_.bound_ms =
+        std::min(open_ms_, is_found ? answer_.CostMs() : solver::kInfinity);
     return std::move(answer_);
   }
 
@@ -197,9 +204,10 @@ class LanguageSearch {
 
   void Visit(const UnitChoice& choice) {
     ChoiceMemory memory(restriction_, choice);
-    Node root{.saves = TieFlags(choice.ties.size(), false)};
+    Node root{.saves = TieFlags(choice.ties.size(), false),
+              .offloads = TieFlags(choice.ties.size(), false)};
     if (!Enter(memory, root)) return;
-    memory.FindWeights();
+    if (!restriction_.link) memory.FindWeights();
     Branch(memory, root);
   }
 
@@ -213,12 +221,12 @@ class LanguageSearch {
           node.holdings[Largest(node.holdings)] > usable_bytes_;
       if (is_over) return false;
     }
-    if (memory.IsSayable(node.saves)) Try(memory.choice(), node.saves);
+    if (memory.IsSayable(node.saves)) Try(memory.choice(), node);
     return true;
   }
 
-  void Try(const UnitChoice& choice, const TieFlags& saves) {
-    TrainerPolicy policy = PolicyOf(choice, saves);
+  void Try(const UnitChoice& choice, const Node& node) {
+    TrainerPolicy policy = PolicyOf(choice, node.saves, node.offloads);
     std::vector<graph::CheckpointedModule> units =
         PlannedUnitsOf(restriction_, policy);
     std::optional<graph::Simulation> use =
@@ -228,7 +236,10 @@ class LanguageSearch {
         IsNoBetter(use->recompute_ms)) {
       return;
     }
-    best_ms_ = use->recompute_ms;
+    const auto stall_ms = StallMs(restriction_, policy.blocks, *use);
+    if (!stall_ms || IsNoBetter(use->recompute_ms + *stall_ms)) return;
+    best_ms_ = use->recompute_ms + *stall_ms;
+    answer_.stall_ms = *stall_ms;
     answer_.policy = std::move(policy);
     answer_.units = std::move(units);
     answer_.use = std::move(*use);
@@ -240,7 +251,7 @@ class LanguageSearch {
          graph::IdRange(node.next, memory.choice().ties.end_id())) {
       ms += memory.choice().ties[t].ms;
     }
-    if (!node.holdings.empty()) {
+    if (!node.holdings.empty() && !restriction_.link) {
       for (const OperatorId op :
            {Largest(node.holdings), memory.largest_of_all()}) {
         ms = std::min(ms, memory.MostSpared(node.next, op,
@@ -269,11 +280,16 @@ class LanguageSearch {
       return;
     }
     const TieId tie = node.next;
-    Node saving = {.saves = node.saves,
-                   .next = Next(tie),
-                   .spared_ms = node.spared_ms + memory.choice().ties[tie].ms};
-    saving.saves[tie] = true;
-    if (Enter(memory, saving)) Branch(memory, saving);
+    for (const bool is_offloaded : {false, true}) {
+      if (is_offloaded && !restriction_.link) continue;
+      Node keeping = {
+          .saves = node.saves,
+          .offloads = node.offloads,
+          .next = Next(tie),
+          .spared_ms = node.spared_ms + memory.choice().ties[tie].ms};
+      (is_offloaded ? keeping.offloads : keeping.saves)[tie] = true;
+      if (Enter(memory, keeping)) Branch(memory, keeping);
+    }
     node.next = Next(tie);
     Branch(memory, node);
     node.next = tie;
@@ -359,10 +375,24 @@ const UnitChoice* ChoiceOf(const RestrictedTrace& restricted,
 
 }  // namespace
 
+std::optional<double> StallMs(const RestrictedTrace& restriction,
+                              const BlockChoice& blocks,
+                              const graph::Simulation& use) {
+  if (!restriction.link) return 0;
+  if (use.offload.host_peak_bytes > restriction.link->host_memory_bytes) {
+    return std::nullopt;
+  }
+  return graph::TimeOnLink(*restriction.ProblemOf(blocks).trace, use,
+                           restriction.link->bytes_per_second)
+      .stall_ms;
+}
+
 LanguageSolution Simplified(const RestrictedTrace& restricted,
                             int64_t usable_bytes, double most_ms,
                             LanguageSolution solution) {
-  const UnitChoice* choice = ChoiceOf(restricted, solution.policy);
+  // With a link fewer names may wait less.
+  const UnitChoice* choice =
+      restricted.link ? nullptr : ChoiceOf(restricted, solution.policy);
   if (choice == nullptr) return solution;
   const ChoiceMemory memory(restricted, *choice);
   TieFlags saves;

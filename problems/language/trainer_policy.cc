@@ -1,10 +1,17 @@
 #include "problems/language/trainer_policy.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
+#include <iterator>
+#include <set>
 #include <utility>
 
 #include "graph/base/flag.h"
+#include "graph/base/input_error.h"
+#include "graph/base/message_text.h"
+#include "graph/base/nearest_names.h"
 #include "graph/profile/sac_statistics.h"
 #include "problems/language/module_parts.h"
 
@@ -22,6 +29,21 @@ bool HasNumberForName(std::string_view fqn) {
   return name.size() < fqn.size() && !name.empty() &&
          std::ranges::all_of(
              name, [](unsigned char c) { return std::isdigit(c) != 0; });
+}
+
+// Returns a name with * for each number in it: "model.layers.*".
+std::string PatternOfNumbers(std::string_view fqn) {
+  std::string pattern;
+  while (!fqn.empty()) {
+    const size_t dot = std::min(fqn.find('.'), fqn.size());
+    const std::string_view name = fqn.substr(0, dot);
+    fqn.remove_prefix(std::min(dot + 1, fqn.size()));
+    const bool is_number = std::ranges::all_of(
+        name, [](unsigned char c) { return std::isdigit(c) != 0; });
+    if (!pattern.empty()) pattern += '.';
+    pattern += is_number ? "*" : name;
+  }
+  return pattern;
 }
 
 // Returns the modules that pass the test and are in no other one. Modules are in
@@ -47,23 +69,6 @@ bool IsProduct(std::string_view name, bool counts_grouped) {
   return name == "aten.mm.default" || name == "aten.linear.default";
 }
 
-bool IsChosen(const BlockChoice& choice, int32_t place) {
-  switch (choice.kind) {
-    case BlockKind::kAll:
-      return true;
-    case BlockKind::kFirst:
-      return place < choice.end;
-    case BlockKind::kEvery:
-      return place % choice.period == 0;
-    case BlockKind::kNone:
-    case BlockKind::kRuns:
-    case BlockKind::kClasses:
-    case BlockKind::kParts:
-      break;
-  }
-  return false;
-}
-
 // Returns the segments of a trace, and the blocks that are in none.
 std::vector<ModuleId> RunsAndBlocks(const Trace& trace,
                                     const std::vector<ModuleId>& blocks) {
@@ -83,6 +88,31 @@ std::vector<ModuleId> RunsAndBlocks(const Trace& trace,
 
 }  // namespace
 
+std::vector<std::string> TrainerPolicy::KeptNames() const {
+  std::vector<std::string> kept_names;
+  std::ranges::merge(saved, offloaded, std::back_inserter(kept_names));
+  return kept_names;
+}
+
+bool HasBlock(const BlockChoice& choice, int32_t place) {
+  switch (choice.kind) {
+    case BlockKind::kAll:
+      return true;
+    case BlockKind::kFirst:
+      return place < choice.end;
+    case BlockKind::kRange:
+      return choice.begin <= place && place < choice.end;
+    case BlockKind::kEvery:
+      return place % choice.period == 0;
+    case BlockKind::kNone:
+    case BlockKind::kRuns:
+    case BlockKind::kClasses:
+    case BlockKind::kParts:
+      break;
+  }
+  return false;
+}
+
 bool IsInside(std::string_view fqn, std::string_view other) {
   return fqn.size() > other.size() && fqn.starts_with(other) &&
          fqn[other.size()] == '.';
@@ -100,6 +130,34 @@ std::vector<ModuleId> BlocksOf(const Trace& trace, const std::string& pattern) {
            (pattern.empty() ? HasNumberForName(fqn)
                             : graph::MatchesPattern(fqn, pattern));
   });
+}
+
+std::vector<ModuleId> BlocksLike(const Trace& trace,
+                                 const std::string& pattern) {
+  std::vector<ModuleId> blocks = BlocksOf(trace, pattern);
+  if (!blocks.empty() || pattern.empty()) return blocks;
+  std::set<std::string> patterns;
+  for (const ModuleId module : trace.modules.ids()) {
+    if (!HasChildren(trace, module) || IndexOf(module) == 0) continue;
+    const std::string like = PatternOfNumbers(trace.modules[module].fqn);
+    patterns.insert(like);
+    // The same from each name on, as in "*.layers.*".
+    for (size_t dot = like.find('.'); dot != std::string::npos;
+         dot = like.find('.', dot + 1)) {
+      patterns.insert("*" + like.substr(dot));
+    }
+  }
+  std::vector<std::string> near = graph::NearestNames(
+      pattern, std::vector(patterns.begin(), patterns.end()), 1);
+  if (near.empty()) {
+    for (const ModuleId module : BlocksOf(trace)) {
+      near.push_back(PatternOfNumbers(trace.modules[module].fqn));
+    }
+  }
+  throw InputError(fmt::format(
+      "--blocks: expected a pattern of modules with others inside, found {}{}",
+      graph::Quoted(pattern, 200),
+      near.empty() ? "" : "; nearest: " + graph::OneLine(near.front())));
 }
 
 std::vector<ModuleId> UnitModules(const Trace& trace,
@@ -122,7 +180,7 @@ std::vector<ModuleId> UnitModules(const Trace& trace,
   }
   std::vector<ModuleId> modules;
   for (size_t k = 0; k < blocks.size(); ++k) {
-    if (IsChosen(choice, static_cast<int32_t>(k))) modules.push_back(blocks[k]);
+    if (HasBlock(choice, static_cast<int32_t>(k))) modules.push_back(blocks[k]);
   }
   return modules;
 }
@@ -159,14 +217,18 @@ std::string NameOf(const Trace& trace, ModuleId unit, graph::OperatorId op,
 
 std::vector<OperatorDecision> DecisionsOf(const Trace& trace, ModuleId module,
                                           const TrainerPolicy& policy) {
-  if (policy.saved.empty()) return {};
+  if (policy.saved.empty() && policy.offloaded.empty()) return {};
   const CallId call = FirstCallWithGradients(trace, module);
   if (call == graph::kNone) return {};
   std::vector<OperatorDecision> decisions;
   int32_t products = 0;
   for (const graph::OperatorId op : trace.calls[call].Operators()) {
-    bool is_saved = std::ranges::binary_search(
-        policy.saved, NameOf(trace, module, op, policy.names));
+    const std::string place = NameOf(trace, module, op, policy.names);
+    if (std::ranges::binary_search(policy.offloaded, place)) {
+      decisions.push_back(OperatorDecision::kOffload);
+      continue;
+    }
+    bool is_saved = std::ranges::binary_search(policy.saved, place);
     const std::string& name = trace.operator_names[trace.operators[op].name];
     if (IsProduct(name, policy.counts_grouped)) {
       ++products;

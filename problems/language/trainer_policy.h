@@ -18,6 +18,7 @@ enum class BlockKind {
   kNone,     // no block is a unit
   kAll,      // every block
   kFirst,    // those in [0, end)
+  kRange,    // those in [begin, end), where begin is above 0
   kEvery,    // those whose place is a multiple of `period`
   kRuns,     // runs of `period` blocks, each run as one unit
   kClasses,  // modules of these classes, blocks or not
@@ -26,6 +27,7 @@ enum class BlockKind {
 
 struct BlockChoice {
   BlockKind kind = BlockKind::kNone;
+  int32_t begin = 0;
   int32_t end = 0;
   int32_t period = 1;
   std::vector<std::string> classes = {};  // ascending
@@ -45,12 +47,18 @@ struct TrainerPolicy {
   BlockChoice blocks = {};
   // Ascending. Without names everything runs again.
   std::vector<std::string> saved = {};
+  // The names of operators whose results wait in the host's memory, ascending; none of
+  // them is in `saved`.
+  std::vector<std::string> offloaded = {};
   NameKind names = NameKind::kOperators;
   // A unit saves a product among these names (aten.mm.default, aten.linear.default) if its
   // number, counted from 1 within the unit, is no multiple of this; 1: all products.
   int32_t product_period = 1;
   bool counts_grouped = false;  // products of all experts count, too
   bool stops_early = true;      // as graph::CheckpointedModule
+
+  // Returns the names of `saved` and `offloaded`, ascending.
+  std::vector<std::string> KeptNames() const;
 
   bool operator==(const TrainerPolicy&) const = default;
 };
@@ -60,6 +68,14 @@ struct TrainerPolicy {
 // those with children whose names match it.
 std::vector<graph::ModuleId> BlocksOf(const graph::Trace& trace,
                                       const std::string& pattern = "");
+
+// Returns whether a choice by places of blocks has the block at a place.
+bool HasBlock(const BlockChoice& choice, int32_t place);
+
+// Returns the same blocks. Throws InputError with the nearest pattern if a pattern names no
+// module.
+std::vector<graph::ModuleId> BlocksLike(const graph::Trace& trace,
+                                        const std::string& pattern);
 
 // Returns the modules that a choice makes units, in the order of modules. A module in
 // another one of the choice is not among them. For runs the trace has segments of blocks

@@ -1,17 +1,12 @@
 #include "problems/model/joint_problem.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <map>
 #include <set>
 #include <tuple>
 #include <utility>
 
-#include "graph/base/input_error.h"
-#include "graph/base/message_text.h"
-#include "graph/base/nearest_names.h"
+#include "graph/profile/unmatched_patterns.h"
 #include "problems/model/unit_forest.h"
 #include "solver/labels/group_cover.h"
 
@@ -89,20 +84,7 @@ void RefuseUnmatched(const Profile& profile,
                    module.sac->func_names.end());
     }
   }
-  for (const std::string& pattern : patterns) {
-    if (std::ranges::any_of(names, [&](const std::string& name) {
-          return graph::MatchesPattern(name, pattern);
-        })) {
-      continue;
-    }
-    const std::vector<std::string> near = graph::NearestNames(
-        pattern, std::vector<std::string>(names.begin(), names.end()));
-    throw InputError(fmt::format(
-        "{}: expected a pattern that matches an operator, found {}{}", flag,
-        graph::Quoted(pattern, 200),
-        near.empty() ? ""
-                     : fmt::format("; nearest: {}", fmt::join(near, ", "))));
-  }
+  graph::RefuseUnmatched(patterns, names, flag);
 }
 
 }  // namespace

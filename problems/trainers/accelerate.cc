@@ -23,6 +23,7 @@ std::string WriteAccelerate(const TrainerPolicy& policy, const ConfigNames&) {
 }
 
 ConfigReading ReadAccelerate(const Config& config, const ConfigNames& names) {
+  config.RequireTable("fsdp_config");
   if (!HasFsdpCheckpoints(config)) return {};
   const std::string_view path =
       FirstOf(config, {"fsdp_config.fsdp_transformer_layer_cls_to_wrap",

@@ -46,7 +46,7 @@ void RefuseNested(const graph::Trace& trace,
 void RefuseNeverSaved(const graph::Trace& trace, const Language& language,
                       const TrainerPolicy& policy, const Trainer& trainer,
                       const Config& config) {
-  for (const std::string& name : policy.saved) {
+  for (const std::string& name : policy.KeptNames()) {
     const bool is_refused =
         MatchesAny(name, language.never_saved) ||
         (HasLora(trace) && MatchesAny(name, language.never_saved_with_lora));
@@ -110,7 +110,7 @@ Audit AuditConfig(const Question& question, const Trainer& trainer,
                   const Config& config, const std::string& blocks,
                   const AuditLimit& limit) {
   const std::vector<graph::ModuleId> block_modules =
-      BlocksOf(*question.trace, blocks);
+      BlocksLike(*question.trace, blocks);
   const ConfigNames names = ConfigNamesOf(*question.trace, block_modules);
   Audit audit{.reading = trainer.read(config, names)};
   const TrainerPolicy& policy = audit.reading.policy;
@@ -131,6 +131,11 @@ Audit AuditConfig(const Question& question, const Trainer& trainer,
             .value_or("it refuses this one")));
   }
   audit.effect = *effect;
+  if (!policy.offloaded.empty() && !restriction.link) {
+    audit.reading.notes.emplace_back(
+        "what is offloaded is away from the device as in acplan's own plans; "
+        "the time of its copies is counted with --offload RATE alone");
+  }
   audit.reruns =
       RerunsByName(restriction.TraceProblemOf(policy.blocks)
                        .simulator.Simulate(PlannedUnitsOf(restriction, policy)),

@@ -46,7 +46,7 @@ struct Audit {
 // The limit within which a configuration is compared: its own peak, a budget, or a device.
 using AuditLimit = std::variant<std::monostate, Budget, DeviceChoice>;
 
-// Reads a configuration and judges it. `blocks`: a pattern (BlocksOf), or "". Throws
+// Reads a configuration and judges it. `blocks`: a pattern (BlocksLike), or "". Throws
 // InputError as Emit and the reader, and for a policy that PyTorch refuses or that is not
 // simulated.
 Audit AuditConfig(const Question& question, const Trainer& trainer,

@@ -19,6 +19,11 @@ namespace {
 
 ParsedConfig Parse(std::string_view text, const std::string& name,
                    ConfigFormat format, std::string_view function) {
+  const bool is_code =
+      format == ConfigFormat::kPython || format == ConfigFormat::kFlags;
+  if (is_code && text.find('\0') != std::string_view::npos) {
+    throw InputError(name + ": expected text, found a byte of value 0");
+  }
   if (format == ConfigFormat::kPython) return ParsePython(text, name, function);
   if (!function.empty()) {
     throw InputError(
@@ -59,6 +64,19 @@ std::optional<std::string> ScalarText(const json& value) {
   return graph::CompactText(value);
 }
 
+// Returns the value at a path in another one; null if there is none, or null there.
+const json* FindIn(const json& root, std::string_view path) {
+  const json* value = &root;
+  while (!path.empty()) {
+    const size_t dot = std::min(path.find('.'), path.size());
+    const std::string key(path.substr(0, dot));
+    path.remove_prefix(std::min(dot + 1, path.size()));
+    if (!value->is_object() || !value->contains(key)) return nullptr;
+    value = &value->at(key);
+  }
+  return value->is_null() ? nullptr : value;
+}
+
 // Returns the parts between commas, without spaces around them.
 std::vector<std::string> Split(std::string_view text) {
   const auto is_space = [](char c) {
@@ -85,19 +103,21 @@ Config::Config(std::string_view text, std::string name, ConfigFormat format,
       format_(format) {}
 
 const json* Config::Find(std::string_view path) const {
-  const json* value = &parsed_.root;
-  for (bool is_first = true; !path.empty(); is_first = false) {
-    const size_t dot = std::min(path.find('.'), path.size());
-    const std::string key(path.substr(0, dot));
-    path.remove_prefix(std::min(dot + 1, path.size()));
-    if (!value->is_object() || !value->contains(key)) return nullptr;
-    if (is_first && parsed_.ambiguous_keys.contains(key)) {
-      Fail(key, "one value in the file, or --function NAME",
-           "different values");
-    }
-    value = &value->at(key);
+  const size_t dot = std::min(path.find('.'), path.size());
+  const std::string key(path.substr(0, dot));
+  const auto others = parsed_.other_values.find(key);
+  if (others != parsed_.other_values.end()) {
+    const std::string_view rest = path.substr(std::min(dot + 1, path.size()));
+    // A value without the path cannot be meant by it.
+    const bool is_asked =
+        FindIn(parsed_.root.at(key), rest) != nullptr ||
+        std::ranges::any_of(others->second, [&](const json& other) {
+          return FindIn(other, rest) != nullptr;
+        });
+    if (!is_asked && !rest.empty()) return nullptr;
+    Fail(key, "one value in the file, or --function NAME", "different values");
   }
-  return value->is_null() ? nullptr : value;
+  return FindIn(parsed_.root, path);
 }
 
 bool Config::Has(std::string_view path) const { return Find(path) != nullptr; }
@@ -119,8 +139,15 @@ std::vector<std::string> Config::Keys(std::string_view path) const {
   std::vector<std::string> keys;
   const json* value = Find(path);
   if (value == nullptr || !value->is_object()) return keys;
-  for (const auto& [key, item] : value->items()) keys.push_back(key);
+  for (const auto& [key, item] : value->items()) {
+    if (key != kCallKey) keys.push_back(key);
+  }
   return keys;
+}
+
+void Config::RequireTable(std::string_view path) const {
+  const json* value = Find(path);
+  if (value != nullptr && !value->is_object()) Fail(path, "keys and values");
 }
 
 bool Config::Mentions(std::string_view word) const {

@@ -35,6 +35,9 @@ class Config {
   // Returns whether a value is this text.
   bool Is(std::string_view path, std::string_view text) const;
 
+  // Throws InputError for a value other than a table, a call or null.
+  void RequireTable(std::string_view path) const;
+
   // Returns the keys of a table, in ascending order; none if there is no table.
   std::vector<std::string> Keys(std::string_view path) const;
 

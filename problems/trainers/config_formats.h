@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace acplan::problems {
 
@@ -22,8 +24,8 @@ inline constexpr const char* kCallKey = "()";
 struct ParsedConfig {
   nlohmann::json root = nlohmann::json::object();
   std::set<std::string> words = {};  // the names in Python code
-  // The keys that Python code sets to different values.
-  std::set<std::string> ambiguous_keys = {};
+  // For the keys that Python code sets to different values: those beside the one in `root`.
+  std::map<std::string, std::vector<nlohmann::json>> other_values = {};
 };
 
 // Each function parses a text, and throws InputError that begins with `name` and has the line

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
 #include "graph/base/input_error.h"
 #include "problems/language/language.h"
+#include "problems/offload_plans.h"
 
 namespace acplan::problems {
 
@@ -20,14 +22,14 @@ constexpr double kSimplerShare = 1e-4;
 
 // Returns the plan of a solution, checked.
 Plan CheckedPlan(const PlanningProblem& problem, int64_t budget_bytes,
+                 const std::optional<LinkLimits>& link,
                  const LanguageSolution& solution) {
-  Plan plan = PlanOfUnits(
-      problem, PlanWithoutAnswer(problem, budget_bytes, solution.stopped_by),
-      solution.units);
-  plan.bound_ms = std::min(solution.bound_ms, plan.recompute_ms);
-  plan.gap = plan.recompute_ms > 0
-                 ? (plan.recompute_ms - plan.bound_ms) / plan.recompute_ms
-                 : 0;
+  Plan plan = PlanWithoutAnswer(problem, budget_bytes, solution.stopped_by);
+  if (link) plan.offload = OffloadOver(*link);
+  plan = PlanOfUnits(problem, std::move(plan), solution.units);
+  plan.bound_ms = std::min(solution.bound_ms, plan.CostMs());
+  plan.gap =
+      plan.CostMs() > 0 ? (plan.CostMs() - plan.bound_ms) / plan.CostMs() : 0;
   plan.status = solution.status == SearchStatus::kOptimal
                     ? PlanStatus::kOptimal
                     : PlanStatus::kFeasible;
@@ -71,7 +73,7 @@ LanguageProblem BuildLanguageProblem(const Question& question,
   LanguageProblem language_problem{.families =
                                        BuildFamilies(WithoutSkips(question))};
   language_problem.restriction = Restrict(language_problem.problem(), language,
-                                          BlocksOf(*question.trace, blocks));
+                                          BlocksLike(*question.trace, blocks));
   // Without units there is always a policy, if the language can say that.
   if (language_problem.restriction.choices.empty()) {
     throw InputError(fmt::format(
@@ -87,8 +89,9 @@ void DescribePolicy(const LanguageProblem& language, const Trainer& trainer,
                     Emission& emission) {
   const RestrictedTrace& restriction = language.restriction;
   const TrainerPolicy& policy = emission.solution.policy;
-  emission.plan = CheckedPlan(restriction.ProblemOf(policy.blocks),
-                              emission.budget_bytes, emission.solution);
+  emission.plan =
+      CheckedPlan(restriction.ProblemOf(policy.blocks), emission.budget_bytes,
+                  restriction.link, emission.solution);
   emission.units = UnitNames(restriction, policy.blocks);
   emission.text =
       CheckedText(trainer, policy,
@@ -104,6 +107,9 @@ Emission Emit(const Question& question, const Budget& budget,
   const int64_t reserve_bytes = question.options.reserve_bytes;
   Emission emission{.notes = restricted.notes};
   if (budget.kind == Budget::Kind::kMinimum) {
+    if (restricted.link) {
+      throw InputError("--offload: expected a budget other than min");
+    }
     emission.least = LeastOfLanguage(restricted, question.options.limits);
     emission.budget_bytes = emission.least->peak_bytes + reserve_bytes;
   } else {
@@ -120,8 +126,11 @@ Emission Emit(const Question& question, const Budget& budget,
     DescribePolicy(language, trainer, emission);
   } else if (!emission.least) {
     emission.least = LeastOfLanguage(restricted, question.options.limits);
+    if (restricted.link) emission.least->is_proven = false;
   }
-  emission.free_plan = Ask(question, {.bytes = emission.budget_bytes}).plan;
+  emission.free_plan =
+      Ask(question, {.bytes = emission.budget_bytes}, trainer.language.link)
+          .plan;
   return emission;
 }
 

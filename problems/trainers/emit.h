@@ -65,7 +65,7 @@ LanguageProblem BuildLanguageProblem(const Question& question,
 void DescribePolicy(const LanguageProblem& language, const Trainer& trainer,
                     Emission& emission);
 
-// Answers for a trace. `blocks`: a pattern (BlocksOf), or "". The limits of the question
+// Answers for a trace. `blocks`: a pattern (BlocksLike), or "". The limits of the question
 // hold for each of the searches. The text is read back before it is returned. Throws
 // InputError as Ask and Restrict;
 // std::logic_error if the plan fails its check, or the text says another policy.

@@ -8,7 +8,7 @@
 #include "problems/trainers/names.h"
 #include "problems/trainers/trainer.h"
 
-// MaxText: names of a layer's values that stay on the device. A name stands for the product
+// MaxText: names of a layer's values that stay on the device or go to the host. A name stands for the product
 // of the modules that compute the value in models of PyTorch. MaxText checkpoints layers in
 // any case.
 
@@ -52,6 +52,9 @@ std::vector<NamedValue> Values() {
       {"value_proj", ProductsOf({".v_proj", ".value", ".wv"})}};
 }
 
+// The input of layers, which is kept in any case.
+constexpr std::string_view kInput = "decoder_layer_input";
+
 // The other names of the custom policy, which no operator stands for.
 constexpr std::array<std::string_view, 11> kOtherValues = {
     "attention_out", "engram",       "indexer_cutoff_threshold",
@@ -61,7 +64,7 @@ constexpr std::array<std::string_view, 11> kOtherValues = {
 
 struct NamedPolicy {
   std::string_view name;
-  std::vector<std::string> saved;
+  std::vector<std::string> kept_values;
   bool is_offloaded = false;
 };
 
@@ -75,22 +78,26 @@ std::vector<NamedPolicy> NamedPolicies() {
   };
   const std::vector<std::string> all =
       with({"mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo", "out_proj"});
-  return {{"full", {}},
-          {"minimal", all},
-          {"minimal_offloaded", all, true},
-          {"minimal_with_context", with({"context", "mlpwi", "mlpwi_0",
-                                         "mlpwi_1", "mlpwo", "out_proj"})},
-          {"none", {}},
-          {"qkv_proj_offloaded", projections, true},
-          {"save_dot_except_mlp", with({"out_proj"})},
-          {"save_dot_except_mlpwi", with({"mlpwo", "out_proj"})},
-          {"save_dot_with_context_except_mlp", with({"context", "out_proj"})},
-          {"save_out_proj", {"out_proj"}},
-          {"save_qkv_proj", projections}};
+  return {
+      {"full", {}},
+      {"minimal", all},
+      {"minimal_offloaded", all, true},
+      {"minimal_with_context",
+       with({"context", "mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo", "out_proj"})},
+      {"none", {}},
+      {"qkv_proj_offloaded", {"key_proj", "query_proj", "value_proj"}, true},
+      {"save_dot_except_mlp", with({"out_proj"})},
+      {"save_dot_except_mlpwi", with({"mlpwo", "out_proj"})},
+      {"save_dot_with_context_except_mlp", with({"context", "out_proj"})},
+      {"save_out_proj", {"out_proj"}},
+      {"save_qkv_proj", projections}};
 }
 
 Language MaxTextLanguage() {
-  return {.may_have_no_unit = false, .takes_names = true, .values = Values()};
+  return {.may_have_no_unit = false,
+          .takes_names = true,
+          .may_offload = true,
+          .values = Values()};
 }
 
 // Returns the places of the trace that a value has.
@@ -105,30 +112,25 @@ std::vector<std::string> PlacesOf(const NamedValue& value,
 
 std::string WriteMaxText(const TrainerPolicy& policy,
                          const ConfigNames& names) {
-  if (policy.saved.empty()) return fmt::format("{}: full\n", kPolicyName);
+  if (policy.KeptNames().empty()) return fmt::format("{}: full\n", kPolicyName);
   std::string text = fmt::format("{}: custom\n", kPolicyName);
   for (const NamedValue& value : Values()) {
     const std::vector<std::string> places = PlacesOf(value, names);
-    const bool is_saved =
-        !places.empty() && std::ranges::includes(policy.saved, places);
-    if (!places.empty()) {
-      text +=
-          fmt::format("{}: {}\n", value.name, is_saved ? "device" : "remat");
-    }
+    if (places.empty()) continue;
+    const std::string_view where =
+        std::ranges::includes(policy.saved, places)       ? "device"
+        : std::ranges::includes(policy.offloaded, places) ? "offload"
+                                                          : "remat";
+    text += fmt::format("{}: {}\n", value.name, where);
   }
   return text;
-}
-
-void NoteOffload(const std::string& what, ConfigReading& reading) {
-  reading.notes.push_back(what +
-                          ": values go to the host, which is not simulated: "
-                          "the peak is lower than below");
 }
 
 // Refuses keys that have the place of a value, and are no names of values.
 void RefuseOtherValues(const Config& config) {
   std::vector<std::string> known_names(kOtherValues.begin(),
                                        kOtherValues.end());
+  known_names.emplace_back(kInput);
   for (const NamedValue& value : Values()) {
     known_names.emplace_back(value.name);
   }
@@ -143,28 +145,60 @@ void RefuseOtherValues(const Config& config) {
   }
 }
 
-// Reads the values of a custom policy that stay.
-std::vector<std::string> ReadValues(const Config& config,
-                                    ConfigReading& reading) {
+// The names of values that a policy keeps.
+struct KeptValues {
+  std::vector<std::string> saved = {};
+  std::vector<std::string> offloaded = {};
+};
+
+// Reads the values of a custom policy that are kept.
+KeptValues ReadValues(const Config& config, ConfigReading& reading) {
   RefuseOtherValues(config);
-  std::vector<std::string> value_names;
-  const auto stays = [&](const std::string& name) {
-    const std::string place = config.Text(name).value_or("remat");
-    if (place == "offload") NoteOffload(name, reading);
+  KeptValues kept_values;
+  const auto place_of = [&](const std::string& name,
+                            const std::string& fallback) {
+    std::string place = config.Text(name).value_or(fallback);
     if (place != "device" && place != "offload" && place != "remat") {
       FailUnknownValue(config, name, place, {"device", "offload", "remat"});
     }
-    return place != "remat";
+    return place;
   };
   for (const NamedValue& value : Values()) {
-    if (stays(value.name)) value_names.push_back(value.name);
+    const std::string place = place_of(value.name, "remat");
+    if (place == "device") kept_values.saved.push_back(value.name);
+    if (place == "offload") kept_values.offloaded.push_back(value.name);
   }
   for (const std::string_view name : kOtherValues) {
-    if (!stays(std::string(name))) continue;
+    if (place_of(std::string(name), "remat") == "remat") continue;
     reading.notes.push_back(fmt::format(
         "{}: no operator of the trace stands for it; audited without", name));
   }
-  return value_names;
+  const std::string input(kInput);
+  const std::string place = place_of(input, "device");
+  if (place == "remat") {
+    config.Fail(input, "device or offload, as layers run again from it", place);
+  }
+  if (place == "offload") {
+    reading.notes.push_back(input +
+                            ": inputs of layers go to the host, which is not "
+                            "simulated: the peak is lower than below");
+  }
+  return kept_values;
+}
+
+// Returns the places of the trace that values have, ascending.
+std::vector<std::string> PlacesOf(const std::vector<std::string>& value_names,
+                                  const ConfigNames& names) {
+  std::set<std::string> all;
+  for (const NamedValue& value : Values()) {
+    if (std::ranges::find(value_names, value.name) == value_names.end()) {
+      continue;
+    }
+    for (std::string& place : PlacesOf(value, names)) {
+      all.insert(std::move(place));
+    }
+  }
+  return {all.begin(), all.end()};
 }
 
 ConfigReading ReadMaxText(const Config& config, const ConfigNames& names) {
@@ -172,27 +206,20 @@ ConfigReading ReadMaxText(const Config& config, const ConfigNames& names) {
   reading.policy = MaxTextLanguage().Saving({.kind = BlockKind::kAll});
   std::string mode = config.Text(kPolicyName).value_or("full");
   if (mode == "minimal_flash") mode = "minimal_with_context";
-  std::vector<std::string> value_names;
+  KeptValues kept_values;
   std::vector<std::string> modes = {"custom"};
   bool is_known = mode == "custom";
-  if (is_known) value_names = ReadValues(config, reading);
+  if (is_known) kept_values = ReadValues(config, reading);
   for (const NamedPolicy& policy : NamedPolicies()) {
     modes.emplace_back(policy.name);
     if (policy.name != mode) continue;
     is_known = true;
-    value_names = policy.saved;
-    if (policy.is_offloaded) NoteOffload(mode, reading);
+    (policy.is_offloaded ? kept_values.offloaded : kept_values.saved) =
+        policy.kept_values;
   }
   if (!is_known) FailUnknownValue(config, kPolicyName, mode, modes);
-  std::set<std::string> saved;
-  for (const NamedValue& value : Values()) {
-    if (std::ranges::find(value_names, value.name) == value_names.end())
-      continue;
-    for (std::string& place : PlacesOf(value, names)) {
-      saved.insert(std::move(place));
-    }
-  }
-  reading.policy.saved.assign(saved.begin(), saved.end());
+  reading.policy.saved = PlacesOf(kept_values.saved, names);
+  reading.policy.offloaded = PlacesOf(kept_values.offloaded, names);
   reading.notes.emplace_back(
       "MaxText runs on JAX: the step is PyTorch's, which keeps queries and "
       "keys "

@@ -34,6 +34,7 @@ std::string WriteMegatron(const TrainerPolicy& policy, const ConfigNames&) {
       return text + ")\n";
     case BlockKind::kAll:
     case BlockKind::kRuns:
+    case BlockKind::kRange:
     case BlockKind::kEvery:
     case BlockKind::kClasses:
       break;
@@ -67,14 +68,20 @@ std::string PrefixOf(const Config& config) {
 }
 
 // Reads recompute_modules.
-BlockChoice ReadParts(const Config& config, const std::string& path,
+BlockChoice ReadParts(const Config& config, const std::string& prefix,
                       const ConfigNames& names, ConfigReading& reading) {
+  const std::string path = prefix + "recompute_modules";
   BlockChoice choice{.kind = BlockKind::kParts};
   for (const std::string& name :
        config.List(path).value_or(std::vector<std::string>{"core_attn"})) {
     const auto part = std::ranges::find(ModuleParts(), name, &ModulePart::name);
     if (part == ModuleParts().end()) {
       FailUnknownValue(config, path, name, PartNames());
+    }
+    if (name == "moe_act" && !config.IsTrue(prefix + "moe_grouped_gemm")) {
+      config.Fail(path,
+                  "moe_act beside moe_grouped_gemm alone, as Megatron-Core",
+                  name);
     }
     if (!part->is_module) {
       config.Fail(path,
@@ -146,8 +153,7 @@ ConfigReading ReadMegatron(const Config& config, const ConfigNames& names) {
   if (granularity == "full") {
     reading.policy.blocks = ReadLayers(config, prefix, names);
   } else if (granularity == "selective") {
-    reading.policy.blocks =
-        ReadParts(config, prefix + "recompute_modules", names, reading);
+    reading.policy.blocks = ReadParts(config, prefix, names, reading);
   } else {
     FailUnknownValue(config, path, granularity, {"full", "selective"});
   }

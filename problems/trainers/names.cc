@@ -90,6 +90,7 @@ void FailUnknownValue(const Config& config, std::string_view path,
 
 void RefuseOtherKeys(const Config& config, std::string_view path,
                      const std::vector<std::string>& known_keys) {
+  config.RequireTable(path);
   for (const std::string& key : config.Keys(path)) {
     if (std::ranges::find(known_keys, key) == known_keys.end()) {
       FailUnknownValue(config, path, key, known_keys);

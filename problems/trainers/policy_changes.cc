@@ -12,6 +12,7 @@
 #include "graph/base/flag.h"
 #include "problems/check/plan_rules.h"
 #include "problems/decode_plan.h"
+#include "problems/language/language_search.h"
 #include "problems/language/ties.h"
 
 namespace acplan::problems {
@@ -45,6 +46,9 @@ std::string WordsOf(const BlockChoice& blocks) {
       return "checkpoint all blocks";
     case BlockKind::kFirst:
       return fmt::format("checkpoint the first {} blocks", blocks.end);
+    case BlockKind::kRange:
+      return fmt::format("checkpoint blocks {} to {}, counted from 0",
+                         blocks.begin, blocks.end - 1);
     case BlockKind::kEvery:
       return fmt::format("checkpoint one block in {}", blocks.period);
     case BlockKind::kRuns:
@@ -138,9 +142,11 @@ class Changes {
     return policy;
   }
 
-  // Saving operators takes a checkpoint as the language has it.
+  // Saving operators takes a checkpoint as the language has it. These names wait on the
+  // host no longer.
   TrainerPolicy Saving(std::vector<std::string> names) const {
     TrainerPolicy policy = policy_;
+    policy.offloaded = NamesWithout(policy.offloaded, names);
     policy.saved = std::move(names);
     if (!policy.saved.empty()) policy.stops_early = language_.stops_early;
     return policy;
@@ -170,6 +176,7 @@ class Changes {
       }
       for (const TieId t : choice->ties.ids()) {
         Toggle(*choice, t, saves, others);
+        MoveToHost(choice->ties[t]);
       }
     }
     for (const std::string& name : others) {
@@ -223,6 +230,25 @@ class Changes {
         Saving(std::move(saved)));
   }
 
+  // Adds the change that offloads a tie, or offloads it no longer.
+  void MoveToHost(const OperatorTie& tie) {
+    const bool is_offloaded =
+        std::ranges::includes(policy_.offloaded, tie.names);
+    if (!restriction_.link && !is_offloaded) return;
+    TrainerPolicy policy = policy_;
+    policy.saved = NamesWithout(policy.saved, tie.names);
+    policy.offloaded = NamesWithout(policy.offloaded, tie.names);
+    if (!is_offloaded) {
+      std::vector<std::string> names;
+      std::ranges::merge(policy.offloaded, tie.names,
+                         std::back_inserter(names));
+      policy.offloaded = std::move(names);
+    }
+    Add(fmt::format("offload {}{}", fmt::join(tie.names, ", "),
+                    is_offloaded ? " no longer" : ""),
+        std::move(policy));
+  }
+
   const RestrictedTrace& restriction_;
   const Language& language_;
   const TrainerPolicy& policy_;
@@ -231,8 +257,8 @@ class Changes {
 
 bool IsBetter(const PolicyEffect& one, const PolicyEffect& other,
               double same_ms) {
-  if (one.recompute_ms < other.recompute_ms - same_ms) return true;
-  return one.recompute_ms <= other.recompute_ms + same_ms &&
+  if (one.CostMs() < other.CostMs() - same_ms) return true;
+  return one.CostMs() <= other.CostMs() + same_ms &&
          one.peak_bytes < other.peak_bytes;
 }
 
@@ -244,10 +270,13 @@ std::optional<PolicyEffect> EffectOf(const RestrictedTrace& restriction,
       SimulatedUse(restriction.TraceProblemOf(policy.blocks),
                    PlannedUnitsOf(restriction, policy));
   if (!use) return std::nullopt;
-  return PolicyEffect{
-      .peak_bytes = use->peak_bytes,
-      .recompute_ms = use->recompute_ms,
-      .overhead = use->recompute_ms / restriction.problem->baseline.runtime_ms};
+  const auto stall_ms = StallMs(restriction, policy.blocks, *use);
+  if (!stall_ms) return std::nullopt;
+  return PolicyEffect{.peak_bytes = use->peak_bytes,
+                      .recompute_ms = use->recompute_ms,
+                      .overhead = (use->recompute_ms + *stall_ms) /
+                                  restriction.problem->baseline.runtime_ms,
+                      .stall_ms = *stall_ms};
 }
 
 std::vector<PlannedModule> ModulesOf(const RestrictedTrace& restriction,
@@ -268,7 +297,7 @@ std::optional<std::string> BrokenRuleOf(const RestrictedTrace& restriction,
       UnitModules(trace, restriction.BlocksIn(policy.blocks), policy.blocks);
   if (auto refusal = RandomRefusal(trace, language, units)) return refusal;
   const Ties ties(trace, sac_of_modules, language, units);
-  std::string broken = ties.BrokenRuleOf(policy.saved);
+  std::string broken = ties.BrokenRuleOf(policy.KeptNames());
   if (!broken.empty()) return broken;
   // No rule about memory is broken within this budget.
   Plan plan = PlanWithoutAnswer(problem, std::numeric_limits<int64_t>::max(),

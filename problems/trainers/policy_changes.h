@@ -22,7 +22,10 @@ struct PolicyChange {
 struct PolicyEffect {
   int64_t peak_bytes = 0;
   double recompute_ms = 0;
-  double overhead = 0;  // recomputation / the step without a policy
+  double overhead = 0;  // CostMs() / the step without a policy
+  double stall_ms = 0;  // what the step waits for the link
+
+  double CostMs() const { return recompute_ms + stall_ms; }
 };
 
 // Returns nothing if PyTorch refuses the policy.
@@ -41,7 +44,7 @@ std::optional<std::string> BrokenRuleOf(const RestrictedTrace& restriction,
 
 // Returns all single changes of a policy that its language can say: other blocks (another
 // choice, another number of them, one class more or less), one name more or less among the
-// saved ones, with the names that must go with it, another one of the language's sets, and
+// saved ones, with the names that must go with it, with a link one that goes to the host, another one of the language's sets, and
 // the early stop of checkpoints, if the policy has none. A policy with names beside those of
 // the ties keeps them or loses one. `restriction` is that of the language.
 std::vector<PolicyChange> SingleChanges(const RestrictedTrace& restriction,

@@ -138,6 +138,7 @@ ConfigReading ReadPrimeRl(const Config& config, const ConfigNames& names) {
         ".ac_offloading: what is kept goes to the host, which is not "
         "simulated: the peak is lower than below");
   }
+  if (config.IsOn(path)) config.RequireTable(path);
   if (!config.IsOn(path)) {
     if (!config.Has(path)) {
       reading.notes.push_back("no table " + path +

@@ -274,7 +274,7 @@ class Finder {
     } else if (is_sequence_) {
       *entry = std::move(value);
     } else if (*entry != value) {
-      parsed_.ambiguous_keys.insert(key);
+      parsed_.other_values[key].push_back(std::move(value));
     }
   }
 

@@ -10,24 +10,6 @@
 namespace acplan::problems {
 namespace {
 
-// Returns whether a choice of so many blocks has the one at a place.
-bool HasBlock(const BlockChoice& choice, size_t place) {
-  switch (choice.kind) {
-    case BlockKind::kAll:
-      return true;
-    case BlockKind::kFirst:
-      return place < static_cast<size_t>(choice.end);
-    case BlockKind::kEvery:
-      return place % static_cast<size_t>(choice.period) == 0;
-    case BlockKind::kNone:
-    case BlockKind::kRuns:
-    case BlockKind::kClasses:
-    case BlockKind::kParts:
-      break;
-  }
-  return false;
-}
-
 constexpr std::string_view kImports =
     R"(import functools
 
@@ -56,7 +38,7 @@ std::string WriteTorch(const TrainerPolicy& policy, const ConfigNames& names) {
   std::string text(kImports);
   text += "BLOCKS = [\n";
   for (size_t k = 0; k < names.blocks.size(); ++k) {
-    if (HasBlock(policy.blocks, k)) {
+    if (HasBlock(policy.blocks, static_cast<int32_t>(k))) {
       text += fmt::format("    \"{}\",\n", names.blocks[k]);
     }
   }
@@ -80,18 +62,33 @@ BlockChoice ChoiceOf(const Config& config,
     choices.push_back({.kind = BlockKind::kFirst, .end = n});
     choices.push_back({.kind = BlockKind::kEvery, .period = n});
   }
+  if (!blocks.empty()) {
+    const auto first = std::ranges::find(names.blocks, blocks.front());
+    const auto begin = static_cast<int32_t>(first - names.blocks.begin());
+    choices.push_back({.kind = BlockKind::kRange,
+                       .begin = begin,
+                       .end = begin + static_cast<int32_t>(blocks.size())});
+  }
   for (const BlockChoice& choice : choices) {
     std::vector<std::string> chosen_blocks;
-    for (size_t k = 0; k < names.blocks.size(); ++k) {
-      if (HasBlock(choice, k)) chosen_blocks.push_back(names.blocks[k]);
+    for (int32_t k = 0; k < count; ++k) {
+      if (HasBlock(choice, k)) {
+        chosen_blocks.push_back(names.blocks[static_cast<size_t>(k)]);
+      }
     }
     if (chosen_blocks == blocks) return choice;
   }
-  config.Fail("BLOCKS", "all blocks, the first ones or every n-th",
+  config.Fail("BLOCKS", "all blocks, neighbours or every n-th",
               fmt::format("{} others", blocks.size()));
 }
 
 ConfigReading ReadTorch(const Config& config, const ConfigNames& names) {
+  constexpr std::string_view kBudget = "activation_memory_budget";
+  if (config.Has(kBudget)) {
+    config.Fail(kBudget,
+                "no budget of torch.compile, which acplan.memory_budgets in "
+                "Python audits");
+  }
   if (!config.Mentions("BLOCKS")) {
     config.Fail("BLOCKS", "the list of blocks, as acplan emit writes it",
                 "nothing");
@@ -105,7 +102,8 @@ ConfigReading ReadTorch(const Config& config, const ConfigNames& names) {
 }
 
 bool IsLikeTorch(const Config& config) {
-  return config.Mentions("checkpoint_blocks") && config.Mentions("BLOCKS");
+  return (config.Mentions("checkpoint_blocks") && config.Mentions("BLOCKS")) ||
+         config.Has("activation_memory_budget");
 }
 
 }  // namespace
@@ -117,7 +115,7 @@ Trainer TorchTrainer() {
               "a module; call checkpoint_blocks(model) before the optimizer "
               "is made",
           .language = {.blocks = {BlockKind::kAll, BlockKind::kFirst,
-                                  BlockKind::kEvery},
+                                  BlockKind::kEvery, BlockKind::kRange},
                        .takes_names = true},
           .format = ConfigFormat::kPython,
           .write = WriteTorch,

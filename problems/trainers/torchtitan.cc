@@ -91,8 +91,8 @@ TrainerPolicy ReadTable(const Config& config, const ConfigNames& names,
   if (mode == "full") return policy;
   if (mode != "selective") {
     config.Fail(key + ".mode",
-                "none, full or selective, as a budget of torch.compile is not "
-                "simulated");
+                "none, full or selective, as acplan.memory_budgets in Python "
+                "audits a budget of torch.compile");
   }
   if (config.Text(key + ".selective_ac_option").value_or("2") != "op") {
     config.Fail(key + ".selective_ac_option",
@@ -130,8 +130,8 @@ ConfigReading ReadTorchtitan(const Config& config, const ConfigNames& names) {
     reading.policy = policy;
   } else if (call.ends_with("MemoryBudgetAC.Config")) {
     config.Fail(key,
-                "FullAC, SelectiveAC or None, as a budget of torch.compile is "
-                "not simulated",
+                "FullAC, SelectiveAC or None, as acplan.memory_budgets in "
+                "Python audits a budget of torch.compile",
                 call);
   } else if (config.Mentions("SAVED")) {
     reading.policy = policy;

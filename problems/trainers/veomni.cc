@@ -24,6 +24,15 @@ std::string WriteVeOmni(const TrainerPolicy& policy, const ConfigNames&) {
 
 ConfigReading ReadVeOmni(const Config& config, const ConfigNames&) {
   const std::string key(kTable);
+  for (const char* name :
+       {"gradient_checkpoint_layers", "selective", "selective_ops",
+        "selective_gradient_checkpoint_layers"}) {
+    if (!config.Has(key + "." + name)) continue;
+    config.Fail(key,
+                "keys of VeOmni as it is, as layer ranges and selective "
+                "checkpoints are those of an open pull request",
+                name);
+  }
   RefuseOtherKeys(config, key,
                   {"debug", "early_stop", "enable", "enable_reentrant"});
   ConfigReading reading;

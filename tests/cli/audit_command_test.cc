@@ -155,7 +155,7 @@ TEST_F(AuditCommandTest, RefusesBadInput) {
   EXPECT_THAT(complaint("a.yaml", kWholeBlocks, {"--for", "axolotel"}),
               HasSubstr("nearest: axolotl"));
   EXPECT_THAT(complaint("a.yaml", kWholeBlocks, {"--blocks", "*.layers.*"}),
-              HasSubstr("blocks: expected modules"));
+              HasSubstr("--blocks: expected a pattern of modules"));
   EXPECT_THAT(complaint("a.yaml", std::string(kWholeBlocks) +
                                       "selective_checkpointing: {save: "
                                       "[\"aten::adm\"]}\n"),

@@ -1,3 +1,4 @@
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -118,9 +119,48 @@ TEST_F(EmitCommandTest, RefusesWrongNames) {
             "maxtext, megatron, nemo, prime-rl, torch, torchtitan, "
             "transformers, trl, veomni, found "
             "\"torchtian\"; nearest: torchtitan\n");
-  EXPECT_EQ(Emit({"--budget", "8GiB", "--for", "trl", "--blocks", "*.layers.*"})
-                .exit_code,
-            2);
+  const Outcome blocks =
+      Emit({"--budget", "8GiB", "--for", "trl", "--blocks", "*.layers.*"});
+  EXPECT_EQ(blocks.exit_code, 2);
+  EXPECT_EQ(blocks.err,
+            "acplan: --blocks: expected a pattern of modules with others "
+            "inside, found \"*.layers.*\"; nearest: "
+            "GPT2LMHeadModel.transformer.h.*\n");
+}
+
+// A link lets values wait on the host: the faster it is, the less a step costs.
+TEST_F(EmitCommandTest, OffloadsWhereTheTrainerHasWordsForIt) {
+  double cost_before = std::numeric_limits<double>::infinity();
+  for (const char* rate : {"1MB/s", "5GB/s", "100GB/s"}) {
+    const Outcome outcome = Emit(
+        {"--budget", "7GiB", "--for", "maxtext", "--offload", rate, "--json"});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    const json answer = json::parse(outcome.out);
+    EXPECT_EQ(answer.at("status"), "optimal");
+    EXPECT_LE(answer.at("peak_bytes"), answer.at("budget_bytes"));
+    const double cost = answer.at("recompute_ms").get<double>() +
+                        answer.at("stall_ms").get<double>();
+    EXPECT_LE(cost, cost_before) << rate;
+    cost_before = cost;
+  }
+  const Outcome text = Emit({"--budget", "7GiB", "--for", "maxtext",
+                             "--offload", "100GB/s", "-o", "run.yml"});
+  EXPECT_THAT(text.out, HasSubstr(": offload\n"));
+  const Outcome audit =
+      Acplan({"audit", (folder() / "run.yml").string(), "--trace", kEmitTrace,
+              "--offload", "100GB/s", "--json"});
+  ASSERT_EQ(audit.exit_code, 0) << audit.err;
+  EXPECT_FALSE(json::parse(audit.out).at("offloaded").empty());
+  EXPECT_THAT(
+      Emit({"--budget", "7GiB", "--for", "trl", "--offload", "5GB/s"}).err,
+      HasSubstr("such as maxtext, found trl"));
+  EXPECT_THAT(
+      Emit({"--budget", "min", "--for", "maxtext", "--offload", "5GB/s"}).err,
+      HasSubstr("--offload: expected a budget other than min"));
+  EXPECT_THAT(Emit({"--device-memory", "9GiB", "--for", "maxtext", "--offload",
+                    "5GB/s"})
+                  .err,
+              HasSubstr("--offload: needs --budget"));
 }
 
 }  // namespace

@@ -354,6 +354,8 @@ TEST_F(WrongInputTest, FlagsOfPlan) {
       {extended({"--save", "mm", "--save", "admm"}),
        {"--save: expected a pattern that matches an operator, found \"admm\"; "
         "nearest: addmm, add, mm"}},
+      {extended({"--save", "torch.ops.aten.admm.default"}),
+       {"found \"torch.ops.aten.admm.default\"; nearest: addmm, add, mm"}},
       {extended({"--recompute", "GELU"}),
        {"--recompute: expected a pattern that matches an operator, found "
         "\"GELU\""}},

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "graph/profile/profile.h"
+#include "graph/trace/link_time.h"
 #include "graph/trace/trace.h"
 #include "problems/check/policy_rules.h"
 #include "problems/language/held_bytes.h"
@@ -40,6 +41,14 @@ struct NamedLanguage {
   Language language;
 };
 
+Language WithHost(double bytes_per_second) {
+  return {.may_have_no_unit = false,
+          .takes_names = true,
+          .may_offload = true,
+          .link = LinkLimits{.bytes_per_second = bytes_per_second},
+          .values = {{"first", {"leaf0:*"}}, {"second", {"leaf1:*"}}}};
+}
+
 std::vector<NamedLanguage> Languages() {
   return {{"whole", {}},
           {"names", {.takes_names = true}},
@@ -57,7 +66,13 @@ std::vector<NamedLanguage> Languages() {
            {.may_have_no_unit = false,
             .takes_names = true,
             .values = {{"first", {"leaf0:*"}},
-                       {"products", {":aten.mm.default", "leaf1:*"}}}}}};
+                       {"products", {":aten.mm.default", "leaf1:*"}}}}},
+          {"ranges",
+           {.blocks = {BlockKind::kAll, BlockKind::kFirst, BlockKind::kRange},
+            .takes_names = true}},
+          // Links on which steps wait, and on which they do not.
+          {"slow host", WithHost(1e7)},
+          {"fast host", WithHost(1e9)}};
 }
 
 // The policies of a language, each once, by trying all names: the definition of a
@@ -82,6 +97,15 @@ class Enumeration {
     for (const BlockKind kind : language_.blocks) {
       if (kind == BlockKind::kClasses) {
         if (!AddSets({.kind = kind, .classes = {"Block"}})) return {};
+        continue;
+      }
+      if (kind == BlockKind::kRange) {
+        for (int32_t k = 0; k < count * count; ++k) {
+          const BlockChoice range{
+              .kind = kind, .begin = k / count, .end = k % count + 1};
+          if (range.begin < 1 || range.begin >= range.end) continue;
+          if (!AddSets(range)) return {};
+        }
         continue;
       }
       const bool has_number = kind != BlockKind::kAll;
@@ -181,8 +205,31 @@ class Enumeration {
       TrainerPolicy policy = language_.Saving(blocks);
       policy.saved.assign(saved.begin(), saved.end());
       Add(policy);
+      if (language_.link) AddOffloaded(policy);
     }
     return true;
+  }
+
+  // Adds the policies that offload some of the values that a policy saves, and save the
+  // others.
+  void AddOffloaded(const TrainerPolicy& all_saved) {
+    const size_t count = language_.values.size();
+    std::set<std::vector<std::string>> known_sets = {{}};
+    for (size_t set = 1; set < size_t{1} << count; ++set) {
+      TrainerPolicy policy = all_saved;
+      policy.saved.clear();
+      for (const std::string& name : all_saved.saved) {
+        bool is_offloaded = false;
+        for (size_t v = 0; v < count; ++v) {
+          for (const std::string& pattern : language_.values[v].patterns) {
+            is_offloaded |=
+                (set >> v & 1) != 0 && graph::MatchesPattern(name, pattern);
+          }
+        }
+        (is_offloaded ? policy.offloaded : policy.saved).push_back(name);
+      }
+      if (known_sets.insert(policy.offloaded).second) Add(policy);
+    }
   }
 
   // Returns whether an operator in place writes to a result that the policy saves.
@@ -222,7 +269,13 @@ class Enumeration {
     }
     const std::optional<graph::Simulation> use =
         SimulatedUse(restricted_.TraceProblemOf(policy.blocks), units);
-    if (use) entries_.push_back({use->peak_bytes, use->recompute_ms, policy});
+    if (!use) return;
+    const double wait_ms =
+        language_.link
+            ? graph::TimeOnLink(trace_, *use, language_.link->bytes_per_second)
+                  .stall_ms
+            : 0;
+    entries_.push_back({use->peak_bytes, use->recompute_ms + wait_ms, policy});
   }
 
   const RestrictedTrace& restricted_;
@@ -244,7 +297,7 @@ std::string Mismatch(const std::vector<Enumeration::Entry>& entries,
     return solution.status == SearchStatus::kInfeasible ? "" : "none fits";
   }
   if (solution.status != SearchStatus::kOptimal) return "not proven";
-  const double ms = solution.use.recompute_ms;
+  const double ms = solution.CostMs();
   return std::abs(ms - least) <= 1e-9 * (1 + least) &&
                  solution.use.peak_bytes <= budget
              ? ""
@@ -267,6 +320,8 @@ INSTANTIATE_TEST_SUITE_P(RandomSteps, EveryPolicyOfALanguage,
 
 TEST_P(EveryPolicyOfALanguage, IsNoBetterThanTheAnswer) {
   int answers = 0;
+  int offloads = 0;
+  int waits = 0;
   int unequal =
       0;  // answers that are neither no unit nor all of them, saving nothing
   for (unsigned seed = 0; seed < kSteps; ++seed) {
@@ -289,8 +344,11 @@ TEST_P(EveryPolicyOfALanguage, IsNoBetterThanTheAnswer) {
               << "budget " << budget;
           ++answers;
           unequal += solution.policy.saved.empty() ? 0 : 1;
+          offloads += solution.policy.offloaded.empty() ? 0 : 1;
+          waits += solution.stall_ms > 0 ? 1 : 0;
         }
       }
+      if (language.link) continue;
       const LanguageMinimum minimum = LeastOfLanguage(restricted, {});
       ASSERT_EQ(minimum.peak_bytes, least);
       ASSERT_TRUE(minimum.is_proven);
@@ -298,6 +356,10 @@ TEST_P(EveryPolicyOfALanguage, IsNoBetterThanTheAnswer) {
   }
   EXPECT_GT(answers, 100);
   EXPECT_GT(unequal, 0);
+  EXPECT_GT(offloads, 0);
+  if (std::string(GetParam().name) == "repeated") {
+    EXPECT_GT(waits, 0);
+  }
 }
 
 // Returns whether `one` is in `other`.
@@ -356,6 +418,8 @@ TEST_P(EveryPolicyOfALanguage, HasTheBestSingleChange) {
       SCOPED_TRACE(fmt::format("seed {}, {}", seed, name));
       const RestrictedTrace restricted =
           Restrict(step.problem, language, BlocksOf(step.trace));
+      // Changes of what is offloaded are compared in trainers_further_test.cc.
+      if (language.link) continue;
       Enumeration enumeration(restricted, language);
       const auto entries = enumeration.Find();
       if (!entries || entries->empty()) continue;

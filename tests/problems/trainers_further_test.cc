@@ -94,12 +94,37 @@ TEST(TrainersTest, ReadNemoVeOmniAndMaxText) {
              "attention_out: device\nbase_num_decoder_layers: 4\n",
              ConfigFormat::kYaml);
   EXPECT_EQ(maxtext.policy.saved,
-            (std::vector<std::string>{"attention.q_proj:aten.mm.default",
-                                      "mlp.gate_proj:aten.mm.default"}));
-  EXPECT_EQ(maxtext.notes.size(), 3);
+            std::vector<std::string>{"attention.q_proj:aten.mm.default"});
+  EXPECT_EQ(maxtext.policy.offloaded,
+            std::vector<std::string>{"mlp.gate_proj:aten.mm.default"});
+  EXPECT_EQ(maxtext.notes.size(), 2);
+  EXPECT_EQ(
+      Complaint("maxtext", "remat_policy: custom\ndecoder_layer_input: remat"),
+      "file: decoder_layer_input: expected device or offload, as layers run "
+      "again from it, found remat");
+  EXPECT_EQ(Read("maxtext", "remat_policy: qkv_proj_offloaded\n").offloaded,
+            std::vector<std::string>{"attention.q_proj:aten.mm.default"});
   EXPECT_EQ(Read("maxtext", "remat_policy: save_qkv_proj\n").saved,
             std::vector<std::string>{"attention.q_proj:aten.mm.default"});
   EXPECT_TRUE(Read("maxtext", "run_name: x\n").saved.empty());
+}
+
+// A script's `model` is a path, then a model, and never the table that other trainers'
+// keys are in.
+TEST(TrainersTest, ReadScriptsThatSetANameTwice) {
+  const std::string script =
+      "model = \"org/base\"\nmodel = AutoModel.from_pretrained(model)\n"
+      "from trl import SFTConfig\nargs = SFTConfig(output_dir=\"x\")\n";
+  EXPECT_EQ(
+      DetectTrainer(Config(script, "file", ConfigFormat::kPython), "--for")
+          .name,
+      "trl");
+  EXPECT_EQ(Read("trl", script).blocks.kind, BlockKind::kAll);
+  EXPECT_EQ(
+      Complaint("trl", script + "b = SFTConfig(gradient_checkpointing=False)\n"
+                                "c = SFTConfig(gradient_checkpointing=True)\n"),
+      "file: gradient_checkpointing: expected one value in the file, or "
+      "--function NAME, found different values");
 }
 
 TEST(TrainersTest, OfLargeModelsAreDetectedByTheirKeys) {
@@ -130,7 +155,31 @@ TEST(TrainersTest, OfLargeModelsNameTheNearestOfAWrongName) {
   EXPECT_THAT(Complaint("megatron",
                         "--recompute-granularity selective "
                         "--recompute-modules moe_act"),
+              HasSubstr("expected moe_act beside moe_grouped_gemm alone"));
+  EXPECT_THAT(Complaint("megatron",
+                        "--recompute-granularity selective --moe-grouped-gemm "
+                        "--recompute-modules moe_act"),
               HasSubstr("expected parts that are modules"));
+  EXPECT_EQ(Complaint("axolotl",
+                      "gradient_checkpointing: true\n"
+                      "gradient_checkpointing_kwargs: 7\n"),
+            "file: gradient_checkpointing_kwargs: expected keys and values, "
+            "found 7");
+  EXPECT_EQ(Complaint("accelerate", "fsdp_config: 3\n"),
+            "file: fsdp_config: expected keys and values, found 3");
+  EXPECT_EQ(Complaint("prime-rl", "[model]\nac = 3\n"),
+            "file: model.ac: expected keys and values, found 3");
+  EXPECT_EQ(Complaint("trl", std::string_view("a\0b", 3)),
+            "file: expected text, found a byte of value 0");
+  EXPECT_THAT(Complaint("veomni",
+                        "train: {gradient_checkpointing: "
+                        "{gradient_checkpoint_layers: [0]}}\n"),
+              HasSubstr("found gradient_checkpoint_layers"));
+  EXPECT_EQ(Read("trl",
+                 "a = SFTConfig(gradient_checkpointing=True,\n"
+                 "gradient_checkpointing_kwargs=dict(selective=True))")
+                .saved.size(),
+            1);
   EXPECT_EQ(Complaint("megatron", "--recompute-granularity ful"),
             "file: recompute_granularity: expected one of full, selective, "
             "found \"ful\"; nearest: full");

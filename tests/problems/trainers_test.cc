@@ -26,6 +26,9 @@ std::vector<BlockChoice> ChoicesOf(BlockKind kind) {
   switch (kind) {
     case BlockKind::kFirst:
       return {{.kind = kind, .end = 1}, {.kind = kind, .end = 3}};
+    case BlockKind::kRange:
+      return {{.kind = kind, .begin = 1, .end = 2},
+              {.kind = kind, .begin = 1, .end = 3}};
     case BlockKind::kEvery:
       return {{.kind = kind, .period = 2}, {.kind = kind, .period = 3}};
     case BlockKind::kClasses:
@@ -68,6 +71,10 @@ std::vector<TrainerPolicy> PoliciesOf(const Language& language) {
       for (const NamedValue& value : language.values) {
         policy.saved = MatchesOf(value.patterns, kNames.places);
         policies.push_back(policy);
+        if (!language.may_offload) continue;
+        TrainerPolicy offloading = policy;
+        std::swap(offloading.saved, offloading.offloaded);
+        policies.push_back(offloading);
       }
       if (!language.takes_names || !language.values.empty()) continue;
       policy.saved = {"aten._scaled_dot_product_flash_attention.default",
@@ -272,7 +279,7 @@ TEST(TrainersTest, SayWhatIsNotSimulated) {
       HasSubstr("fsdp_config: expected no checkpoints by FSDP"));
   EXPECT_THAT(Complaint("torchtitan",
                         "activation_checkpoint = MemoryBudgetAC.Config()"),
-              HasSubstr("a budget of torch.compile is not simulated"));
+              HasSubstr("acplan.memory_budgets"));
   EXPECT_THAT(Complaint("torchtitan",
                         "activation_checkpoint = SelectiveAC.Config("
                         "force_recompute_mm_shapes_by_fqns=['attention'])"),
@@ -371,9 +378,11 @@ TEST(TrainersTest, NameTheNearestOfAWrongName) {
             "trace has there, found \"Blok\"; nearest: Block");
   EXPECT_EQ(Complaint("prime-rl", "[model.ac]\nfreq = 0\n"),
             "file: model.ac.freq: expected a whole number from 1, found 0");
-  EXPECT_EQ(Complaint("torch", "BLOCKS = [\"layers.3\"]\nSAVED = set()\n"),
-            "file: BLOCKS: expected all blocks, the first ones or every n-th, "
-            "found 1 others");
+  EXPECT_EQ(
+      Complaint("torch",
+                "BLOCKS = [\"layers.1\", \"layers.3\"]\nSAVED = set()\n"),
+      "file: BLOCKS: expected all blocks, neighbours or every n-th, found "
+      "2 others");
   EXPECT_THROW(FindTrainer("axolot", "--for"), InputError);
 }
 

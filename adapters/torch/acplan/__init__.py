@@ -26,6 +26,12 @@ from acplan._compile.compile import (
     verify_compiled,
 )
 from acplan._compile.compiled_plan import CompiledPlan
+from acplan._compile.memory_budget import (
+    BudgetAudit,
+    BudgetChoice,
+    MemoryBudgets,
+    memory_budgets,
+)
 from acplan._compile.step_plan import StepPlan
 from acplan._device.devices import DEVICES, Device
 from acplan._device.profiled_device import ProfiledDevice, profiled_device
@@ -63,6 +69,8 @@ __all__ = [
     "Audit",
     "BatchTable",
     "BestBatch",
+    "BudgetAudit",
+    "BudgetChoice",
     "Comparison",
     "CompiledPlan",
     "Device",
@@ -71,6 +79,7 @@ __all__ = [
     "Fits",
     "Frontier",
     "Lengths",
+    "MemoryBudgets",
     "Microbatch",
     "Miss",
     "Partitioner",
@@ -106,6 +115,7 @@ __all__ = [
     "largest_batches",
     "linear_cross_entropy",
     "make_optimizer_state",
+    "memory_budgets",
     "partitioner",
     "plan",
     "profile",

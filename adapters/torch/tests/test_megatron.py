@@ -100,27 +100,29 @@ def test_megatron_does_what_the_audit_says(tmp_path: pathlib.Path, flags: str) -
 
 
 @pytest.mark.parametrize(
-    "parts, most_gradients",
+    "parts, gradients",
     [
         ("layernorm", 0),
         ("shared_experts", 0),
         ("layernorm shared_experts", 1),
-        # The checkpoint also holds the result that it made again. PyTorch's checkpoint that is
-        # not reentrant needs three results more than predicted here, too.
-        ("moe", 7),
-        ("layernorm moe", 7),
+        # The token dispatcher has tensors of its last run as attributes: then of the rerun.
+        # Their graph holds a layer's input and the checkpoint's copy of it to the end of the
+        # step, here of three layers. PyTorch's checkpoint that is not reentrant has no copy.
+        ("moe", 2 * 3 + 1),
+        ("layernorm moe", 2 * 3 + 1),
     ],
 )
 def test_experts_run_again_as_the_audit_says(
-    tmp_path: pathlib.Path, parts: str, most_gradients: int
+    tmp_path: pathlib.Path, parts: str, gradients: int
 ) -> None:
     path = tmp_path / "train.sh"
     path.write_text(f"--recompute-granularity selective --recompute-modules {parts}\n")
     audit = acplan.audit(_trace(4), path, time_limit=0.1)
     measured = _measured(path.read_text(), 4)
     assert _without_views(audit.data["reruns"]) == _without_views(measured.reruns)
-    most_bytes = most_gradients * _GRADIENT_BYTES
-    assert 0 <= measured.peak_bytes - audit.effect.peak_bytes <= most_bytes
+    further_bytes = measured.peak_bytes - audit.effect.peak_bytes
+    # The shared experts' checkpoint is not at the peak.
+    assert further_bytes == pytest.approx(gradients * _GRADIENT_BYTES, abs=_GRADIENT_BYTES / 20)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])

@@ -311,7 +311,7 @@ def _name_of(module: GraphModule) -> str:
         return type(module).__name__
 
 
-def _device_of(device: str | Device | None) -> Device:
+def device_of(device: str | Device | None) -> Device:
     if device == "cuda":
         return measured_device()
     if device is not None:
@@ -372,7 +372,7 @@ def partitioner(
         raise AcplanError("optimizer: needs model, whose parameters determine its memory")
     return Partitioner(
         budget,
-        _device_of(device),
+        device_of(device),
         StepMemory(model, optimizer, held_bytes),
         strict=strict,
         is_fused=fused,
