@@ -70,7 +70,7 @@ class Parallel:
                 f"{mesh!r}"
             )
         sizes = {name: whole_number(size, f"mesh[{name!r}]", 1) for name, size in mesh.items()}
-        is_list = isinstance(parallelize, (list, tuple)) and bool(parallelize)
+        is_list = isinstance(parallelize, (list, tuple))
         functions = tuple(parallelize) if is_list else (parallelize,)
         for function in functions:
             if not callable(function):

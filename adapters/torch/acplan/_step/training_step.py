@@ -15,6 +15,7 @@ from acplan._step.autocast import AutocastLike
 from acplan._step.microbatches import MicrobatchContext
 from acplan._step.optimizers import OptimizerLike
 from acplan._step.parallel import Parallel, Parallelize, model_of_rank
+from acplan._step.pipeline import ScheduleFn
 from acplan._step.update import StepFn, Update
 
 LossFn = Callable[[Any], torch.Tensor]
@@ -48,6 +49,7 @@ class TrainingStep:
     parallelize: Parallelize | None = None
     rank: int | None = None
     expert_shares: Sequence[float] | None = None
+    schedule: ScheduleFn | None = None
     model_facts: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
@@ -67,7 +69,16 @@ class TrainingStep:
 
     @property
     def parallel(self) -> Parallel | None:
-        return Parallel.from_options(self.mesh, self.parallelize, self.rank)
+        # A stage need not be parallel in itself.
+        parallelize = self.parallelize
+        if parallelize is None and None not in (self.schedule, self.mesh):
+            parallelize = ()
+        return Parallel.from_options(self.mesh, parallelize, self.rank)
+
+    @property
+    def is_of_rank(self) -> bool:
+        """Whether the step is one rank's part of a step, by its options."""
+        return self.parallel is not None or self.schedule is not None
 
     def options(self) -> dict[str, Any]:
         """Returns the keyword arguments of acplan.trace and acplan.verify."""

@@ -180,7 +180,7 @@ def check_values(
     step: TrainingStep, plan: Plan, model_trace: Trace, wants: bool | None
 ) -> ValueCheck | None:
     """Compares the values of the step, if they are wanted; None: if that takes moments."""
-    if step.parallel is not None or mesh_of(step.model) is not None:
+    if step.is_of_rank or mesh_of(step.model) is not None:
         if wants:
             raise AcplanError("values: expected a model on one device, found a rank of a mesh")
         return None
