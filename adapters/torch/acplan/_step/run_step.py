@@ -75,6 +75,7 @@ def run_step(
     saves, the model must be without checkpointing."""
     step.run_earlier()
     log = recorder.log
+    log.inner_passes.are_split = step.pipeline is not None
     calls = ModuleCalls(log)
     with recorder:
         _register(recorder, step, optimizer)

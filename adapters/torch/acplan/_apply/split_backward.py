@@ -1,0 +1,80 @@
+"""Backward passes in parts, as pipelines with little idle time run them: one for the gradients of
+a stage's inputs, which keeps the graph, and later ones for those of its weights.
+
+PyTorch's checkpoint runs its module again in each pass. Here the first pass that keeps its graph
+makes the unit run again, and what that makes stays, as saved tensors do, until autograd lets go.
+"""
+
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from acplan._apply.unit_call import CAN_TELL_HOOKS, Hooks, copy_marks, top_hooks
+from acplan._base.passes import is_graph_kept
+from acplan._base.stand_ins import StandIn
+
+# Nothing else splits backward passes.
+_SPLITS = "torch.distributed.pipelining.schedules"
+
+
+def may_split() -> bool:
+    """Returns whether this process may run backward passes in parts."""
+    return CAN_TELL_HOOKS and _SPLITS in sys.modules
+
+
+def kept_between_parts(hooks: Hooks) -> Hooks:
+    """Returns the hooks of a checkpoint with which later parts of a backward pass get what the
+    first one has made again."""
+    save, unsave = hooks
+    holders: list[weakref.ref[Any]] = []
+
+    def pack(tensor: torch.Tensor) -> Any:
+        holder = save(tensor)
+        holders.append(weakref.ref(holder))
+        return holder
+
+    def unpack(holder: Any) -> torch.Tensor:
+        remade = vars(holder).get("acplan_remade")
+        if remade is not None:
+            return remade
+        is_part = is_graph_kept() and not torch.is_grad_enabled()
+        tensor: torch.Tensor = unsave(holder)
+        if is_part:
+            _keep(holder, tensor)
+            for other in (ref() for ref in holders):
+                if other is not None and other is not holder:
+                    _keep(other, unsave(other))
+        return tensor
+
+    copy_marks(save, pack)
+    copy_marks(unsave, unpack)
+    return pack, unpack
+
+
+def _keep(holder: Any, tensor: torch.Tensor) -> None:
+    # For a stand-in the unit runs again, and skips nothing.
+    if not isinstance(tensor, StandIn):
+        holder.acplan_remade = tensor
+
+
+def in_parts(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the function of a checkpoint, which pushes such hooks in its first call, that of
+    forward."""
+    is_first = True
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal is_first
+        hooks = top_hooks() if is_first and torch.is_grad_enabled() else None
+        is_first = False
+        if hooks is None:
+            return function(*args, **kwargs)
+        torch._C._autograd._push_saved_tensors_default_hooks(*kept_between_parts(hooks))
+        try:
+            return function(*args, **kwargs)
+        finally:
+            torch._C._autograd._pop_saved_tensors_default_hooks()
+
+    return call
