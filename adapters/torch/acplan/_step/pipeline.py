@@ -5,15 +5,17 @@ flight, buffers of receives and the scaling of gradients are PyTorch's. The othe
 nothing, not even the shapes of what they send: those are the `input_args` of the stages.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from acplan._base.errors import AcplanError
-from acplan._base.patching import set_attribute
+from acplan._base.patching import replaced_here, set_attribute
 from acplan._base.tensors import tensors_in
 
 # Returns the schedule of a rank's model, which has its stages, on the mesh, if there is one.
@@ -80,7 +82,7 @@ class Pipeline:
             if remaining == 0:
                 end_forward()
 
-        with set_attribute(schedule, "_maybe_compute_loss", compute_loss):
+        with set_attribute(schedule, "_maybe_compute_loss", compute_loss), _sends_held():
             schedule.step(*args, **kwargs)
 
     def buffers(self) -> list[torch.Tensor]:
@@ -101,6 +103,35 @@ class Pipeline:
             "stages": [stage.stage_index for stage in stages],
             "of_stages": stages[0].num_stages,
         }
+
+
+class _Sending:
+    """A send under way, with the tensors that its process group holds until the program
+    waits."""
+
+    def __init__(self, work: Any, tensors: list[torch.Tensor]) -> None:
+        self._work = work
+        self._tensors = tensors
+
+    def wait(self, *args: Any) -> Any:
+        self._tensors.clear()
+        return self._work.wait(*args)
+
+
+@contextlib.contextmanager
+def _sends_held() -> Iterator[None]:
+    """Lets sends hold what they send within the block. The fake process group does not."""
+    from torch.distributed.pipelining import schedules
+
+    plain: Any = vars(schedules)["_batch_p2p"]
+
+    def batch(operations: Sequence[Any], *args: Any, **kwargs: Any) -> list[Any]:
+        works = plain(operations, *args, **kwargs)
+        sent = [one.tensor for one in operations if one.op is dist.isend]
+        return [_Sending(work, sent) for work in works]
+
+    with replaced_here(schedules, "_batch_p2p", batch):
+        yield
 
 
 def _stages_of(schedule: Any) -> Sequence[Any]:
