@@ -1,6 +1,7 @@
 """Small pipelines: their stages, and the schedules that run them."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -71,6 +72,27 @@ class PipelineCase(Case):
         stages = self.stages_of(rank)
         args = (tokens,) if 0 in stages else ()
         return args, {"target": tokens} if self.stage_count - 1 in stages else {}
+
+    def make_on_meta_of(self, rank: int) -> nn.Module:
+        with torch.device("meta"):
+            return self.make_stages(rank)
+
+    def options_of(self, number: int) -> dict[str, Any]:
+        """Returns the options of the trace of a rank of the mesh."""
+        return {
+            "mesh": self.mesh,
+            "parallelize": self.functions,
+            "rank": number,
+            "schedule": self.schedule_on,
+        }
+
+    def place_of(self, number: int) -> int:
+        """Returns the place in "pp", the outermost dimension, of a rank of the mesh."""
+        return number * self.mesh["pp"] // math.prod(self.mesh.values())
+
+    @property
+    def ranks_of_stage(self) -> int:
+        return math.prod(self.mesh.values()) // self.mesh["pp"]
 
     def schedule_on(self, model: nn.Module, mesh: Any) -> Any:
         """Returns the schedule of a rank's stages."""

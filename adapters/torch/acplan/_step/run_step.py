@@ -45,7 +45,7 @@ def _register(recorder: Recorder, step: Step, optimizer: torch.optim.Optimizer) 
         add(buffer, "buffer")
     add((step.args, step.kwargs, step.held_tensors), "input")
     if step.pipeline is not None:
-        add(step.pipeline.buffers(), "input")
+        add(step.pipeline.buffers(), "buffer")
     for parameter in step.model.parameters():
         add(parameter.grad, "gradient")
     add(whole_gradients(step.model), "gradient")
