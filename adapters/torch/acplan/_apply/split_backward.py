@@ -6,6 +6,7 @@ makes the unit run again, and what that makes stays, as saved tensors do, until 
 """
 
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,18 @@ import torch
 
 from acplan._apply.unit_call import CAN_TELL_HOOKS, Hooks, copy_marks, top_hooks
 from acplan._base.passes import is_graph_kept
+from acplan._base.patching import set_attribute
 from acplan._base.stand_ins import StandIn
+
+_REMADE = "acplan_remade"
+
+
+class _Rerun(threading.local):
+    is_under_way = False
+
+
+# Whether a unit runs again in this thread.
+_RERUN = _Rerun()
 
 # Nothing else splits backward passes.
 _SPLITS = "torch.distributed.pipelining.schedules"
@@ -37,13 +49,19 @@ def kept_between_parts(hooks: Hooks) -> Hooks:
         return holder
 
     def unpack(holder: Any) -> torch.Tensor:
-        remade = vars(holder).get("acplan_remade")
+        # The recomputation of a unit inside of this one asks for an argument, and once.
+        is_argument = _RERUN.is_under_way
+        remade: torch.Tensor | None = vars(holder).get(_REMADE)
         if remade is not None:
+            if is_argument:
+                delattr(holder, _REMADE)
             return remade
         is_part = is_graph_kept() and not torch.is_grad_enabled()
-        tensor: torch.Tensor = unsave(holder)
+        with set_attribute(_RERUN, "is_under_way", True):
+            tensor: torch.Tensor = unsave(holder)
         if is_part:
-            _keep(holder, tensor)
+            if not is_argument:
+                _keep(holder, tensor)
             for other in (ref() for ref in holders):
                 if other is not None and other is not holder:
                     _keep(other, unsave(other))
@@ -57,7 +75,7 @@ def kept_between_parts(hooks: Hooks) -> Hooks:
 def _keep(holder: Any, tensor: torch.Tensor) -> None:
     # For a stand-in the unit runs again, and skips nothing.
     if not isinstance(tensor, StandIn):
-        holder.acplan_remade = tensor
+        setattr(holder, _REMADE, tensor)
 
 
 def in_parts(function: Callable[..., Any]) -> Callable[..., Any]:

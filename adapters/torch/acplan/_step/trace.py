@@ -191,6 +191,7 @@ def _require_options(training: TrainingStep) -> None:
     require_function(training.loss_fn, "loss_fn", "the model's output")
     require_function(training.forward_fn, "forward_fn", "the model and its arguments")
     require_alone(training)
+    require_function(training.schedule, "schedule", "the model and its mesh")
     require_function(training.microbatch_context, "microbatch_context", "an acplan.Microbatch")
     _ = training.update  # refuses wrong options
 
