@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def _case(schedule: str, ranks: int = 2, microbatches: int = 4) -> PipelineCase:
+def _case(schedule: str, ranks: int = 2, microbatches: int = 2) -> PipelineCase:
     return PipelineCase(
         schedule, {"pp": ranks}, [], schedule=schedule, microbatches=microbatches
     )
@@ -56,16 +56,16 @@ def _most_in_flight(trace: acplan.Trace, stage: int) -> int:
 
 @pytest.mark.parametrize(
     ("schedule", "rank", "most"),
-    [("1F1B", 0, 3), ("1F1B", 2, 1), ("GPipe", 1, 6)],
+    [("1F1B", 0, 3), ("1F1B", 2, 1), ("GPipe", 1, 4)],
 )
 def test_microbatches_in_flight_are_those_of_the_schedule(
     schedule: str, rank: int, most: int
 ) -> None:
-    make, args, options = _arguments(_case(schedule, ranks=3, microbatches=6), rank)
+    make, args, options = _arguments(_case(schedule, ranks=3, microbatches=4), rank)
     trace = acplan.trace(make, *args, **options)
     assert _most_in_flight(trace, 0) == most
     assert trace.data["pipeline"]["stages"] == [rank]
-    assert sum("recv" in o["name"] for o in trace.data["operators"]) == 6 * (2 - (rank != 1))
+    assert sum("recv" in o["name"] for o in trace.data["operators"]) == 4 * (2 - (rank != 1))
 
 
 @pytest.mark.parametrize("schedule", ["1F1B", "ZBVZeroBubble"])
