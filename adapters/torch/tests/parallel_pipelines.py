@@ -142,7 +142,13 @@ def sharded_stages(model: nn.Module, mesh: DeviceMesh) -> None:
 def pipeline_cases(world_size: int) -> list[PipelineCase]:
     """Returns the cases for so many processes."""
     cases = [
-        PipelineCase(name, {"pp": world_size}, [], schedule=name, microbatches=2 * world_size)
+        PipelineCase(
+            name,
+            {"pp": world_size},
+            [],
+            schedule=name,
+            microbatches=2 * world_size if name == "DualPipeV" else 4,
+        )
         for name in SCHEDULES
     ]
     mesh = {"pp": 2, "dp": world_size // 2}
