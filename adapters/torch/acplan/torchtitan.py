@@ -152,7 +152,7 @@ class Policy:
             "forward_fn": whole_step.loss_of(),
             "optimizer": self.optimizer,
             "accumulate": self.accumulate,
-            "clip_grad_norm": self.max_norm,
+            "step_fn": whole_step.update,
             "mesh": {"world": dist.get_world_size()},
             "parallelize": whole_step.shard,
         }

@@ -16,6 +16,8 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_sc
 from parallel_models import WIDTH, Block, Case
 
 _IN_V = ("ZBVZeroBubble", "DualPipeV")
+# Their backward passes come in two parts.
+IN_PARTS = ("InterleavedZeroBubble", *_IN_V)
 _BATCH = 2
 
 

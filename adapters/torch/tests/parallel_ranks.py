@@ -49,7 +49,7 @@ from parallel_models import (
     synchronised_last,
     tensor_parallel,
 )
-from parallel_pipelines import PipelineCase, pipeline_cases
+from parallel_pipelines import IN_PARTS, PipelineCase, pipeline_cases
 from rank import leave
 from run_events import resizes_noted
 
@@ -527,6 +527,10 @@ def check_parallel_already(rank: Rank) -> str:
     # Units may be around another model, and stages may have no mesh of their own.
     assert one.keys() | {"parallel"} == other.keys() | {"parallel"}
     names = [name for name in one if name != "parallel" and one[name] != other[name]]
+    if isinstance(rank, StageRank) and rank.case.schedule in IN_PARTS:
+        # Gradients of such passes are in sets, whose order the process decides.
+        assert [o["name"] for o in one["operators"]] == [o["name"] for o in other["operators"]]
+        names = [name for name in names if name not in ("operators", "model_tensors")]
     for name in names:
         _require_equal(one[name], other[name])
     rank.run(model, rank.tokens(), 0)

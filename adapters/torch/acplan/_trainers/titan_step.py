@@ -15,7 +15,7 @@ from acplan._base.errors import AcplanError
 _TRACED = ("tensor_parallel_degree", "expert_parallel_degree")
 _REFUSED = {
     "pipeline_parallel_degree": "each stage is planned by acplan.trace(schedule=...)",
-    "context_parallel_degree": "its attention is FlexAttention, which cannot be traced",
+    "context_parallel_degree": "the trainer splits sequences outside of what is traced",
 }
 
 
@@ -79,6 +79,17 @@ class TitanStep:
 
         vars(dims)["get_mesh"] = get_mesh
         return dims
+
+    def update(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Clips and steps as the trainer does, whose experts have a mesh of their own."""
+        from torchtitan.distributed import utils
+
+        parameters = [*model.parameters()]
+        is_split = self._config.parallelism.expert_parallel_degree > 1
+        norm = self._config.training.max_norm
+        utils.clip_grad_norm_(parameters, norm, foreach=True, ep_enabled=is_split)
+        optimizer.step()
+        optimizer.zero_grad()
 
     def loss_of(self) -> Callable[..., torch.Tensor]:
         """Returns the function of the model and its inputs that returns the trainer's loss."""
