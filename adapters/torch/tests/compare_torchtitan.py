@@ -7,7 +7,6 @@ the losses of 20 steps and the weights after them are those without a plan. It n
 """
 
 import dataclasses
-import importlib
 import json
 import os
 import pathlib
@@ -97,18 +96,18 @@ def main(names: list[str]) -> None:
     print_versions("torchtitan")
     columns = ["case", "units", "steps", "losses", "weights"]
     table = Table("torchtitan", columns, is_partial=bool(names))
-    here = os.getcwd()
+    folder = os.getcwd()
     for case in CASES:
         if names and case.name not in names:
             continue
-        plain, planned = results_of(case, ""), results_of(case, "min")
-        os.chdir(here)
+        plain, with_plan = results_of(case, ""), results_of(case, "min")
+        os.chdir(folder)
         words = [
-            "equal" if all(a[key] == b[key] for a, b in zip(plain, planned)) else "other"
+            "equal" if all(a[key] == b[key] for a, b in zip(plain, with_plan)) else "other"
             for key in ("losses", "weights")
         ]
         assert not any(result["wrapped"] for result in plain)
-        table.add(case.name, planned[0]["wrapped"], len(plain[0]["losses"]), *words)
+        table.add(case.name, with_plan[0]["wrapped"], len(plain[0]["losses"]), *words)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,9 @@ class PipelineCase(Case):
 
     @property
     def stage_count(self) -> int:
-        return self.mesh["pp"] * (2 if issubclass(self.schedule_class, PipelineScheduleMulti) else 1)
+        return self.mesh["pp"] * (
+            2 if issubclass(self.schedule_class, PipelineScheduleMulti) else 1
+        )
 
     def stages_of(self, rank: int) -> Sequence[int]:
         """Returns the stages of a rank of "pp"."""

@@ -22,11 +22,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.pipelining import schedules
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.utils._python_dispatch import TorchDispatchMode
-
-from torch.distributed.pipelining import schedules
 
 import acplan
 from acplan._base.operators import CAST
@@ -274,7 +273,8 @@ class Rank:
         for k in range(last):
             self.run(model, tokens, k)
         watched = Watched("cpu")
-        tensors = [*model.parameters(), *model.buffers(), *whole_gradients(model), tokens]
+        tensors = [*model.parameters(), *model.buffers(), *whole_gradients(model)]
+        tensors += [tokens] if any(self.inputs()) else []
         tensors += self.buffers(model)
         tensors += [p.grad for p in model.parameters() if p.grad is not None]
         for state in optimizer.state.values():
@@ -431,8 +431,11 @@ def let_go_when_sent() -> Iterator[None]:
     """Lets sends of pipelines, within the block, release what they send once they have been
     waited for, as NCCL's do."""
     plain = schedules._batch_p2p
-    set_to: Any = lambda *args, **kwargs: [_Sent(work) for work in plain(*args, **kwargs)]
-    schedules._batch_p2p = set_to
+
+    def batch(*args: Any, **kwargs: Any) -> Any:
+        return [_Sent(work) for work in plain(*args, **kwargs)]
+
+    schedules._batch_p2p = batch
     try:
         yield
     finally:
@@ -560,7 +563,8 @@ def _in_order(operators: list[Any]) -> list[Any]:
     their shapes: the parameters of a backward pass in parts are in a set."""
     result: list[Any] = []
     for name, group in itertools.groupby(operators, key=lambda operator: operator[0]):
-        result += sorted(group) if name == "aten.add_.Tensor" else group
+        same = list(group)
+        result += sorted(same) if name == "aten.add_.Tensor" else same
     return result
 
 

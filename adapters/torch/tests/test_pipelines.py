@@ -41,11 +41,11 @@ def _most_in_flight(trace: acplan.Trace, stage: int) -> int:
     for place, call in enumerate(calls):
         if modules[call["module"]] != name:
             continue
-        inside = {place}
+        calls_inside = {place}
         for k in range(place + 1, len(calls)):
-            if calls[k]["parent"] in inside:
-                inside.add(k)
-        ends = [s["released"] for s in trace.data["saved"] if s["call"] in inside]
+            if calls[k]["parent"] in calls_inside:
+                calls_inside.add(k)
+        ends = [s["released"] for s in trace.data["saved"] if s["call"] in calls_inside]
         events += [(call["start"], 1), (max(end for end in ends if end is not None), -1)]
     most = now = 0
     for _, change in sorted(events):
@@ -138,7 +138,11 @@ _INPUT = torch.empty(2, 16, WIDTH, device="meta")
         (_schedule(_INPUT, other=True), {}, "stage 1: expected a module of the model"),
         (_schedule(_INPUT, loss=None), {}, "expected one with a loss_fn"),
         (lambda *_: None, {}, "expected a function that returns a schedule .* found NoneType"),
-        (_schedule(_INPUT), {"loss_fn": mean_loss}, "loss_fn: cannot be combined with schedule"),
+        (
+            _schedule(_INPUT),
+            {"loss_fn": mean_loss},
+            "loss_fn: cannot be combined with schedule",
+        ),
         (_schedule(_INPUT), {"accumulate": 2}, "accumulate: cannot be combined with schedule"),
         (3, {}, "schedule: expected a function"),
     ],

@@ -8,7 +8,6 @@ its functions of the device are stand-ins here, and attention is PyTorch's, as F
 has no backward pass on a CPU.
 """
 
-import functools
 import hashlib
 import importlib
 import json
@@ -22,10 +21,10 @@ from typing import Any
 import torch
 import torch._utils
 import torch.distributed
+from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 import acplan
 
@@ -56,10 +55,12 @@ def prepare(rank: int = 0, world_size: int = 1, init_method: str = "") -> None:
     os.environ |= {**place, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     if init_method:
         begin = torch.distributed.init_process_group
-        begun = functools.partial(
-            begin, init_method=init_method, rank=rank, world_size=world_size
-        )
-        torch.distributed.init_process_group = begun
+        own = {"init_method": init_method, "rank": rank, "world_size": world_size}
+
+        def begin_here(*args: Any, **options: Any) -> None:
+            begin(*args, **options, **({} if "store" in options else own))
+
+        torch.distributed.init_process_group = begin_here
     # Gloo has no PREMUL_SUM.
     set_factor = FSDPModule.set_gradient_divide_factor
 

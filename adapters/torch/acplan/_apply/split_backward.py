@@ -1,21 +1,22 @@
-"""Backward passes in parts, as pipelines with little idle time run them: one for the gradients of
-a stage's inputs, which keeps the graph, and later ones for those of its weights.
+"""Backward passes in parts, as pipelines with little idle time run them: one for the gradients
+of a stage's inputs, which keeps the graph, and later ones for those of its weights.
 
-PyTorch's checkpoint runs its module again in each pass. Here the first pass that keeps its graph
-makes the unit run again, and what that makes stays, as saved tensors do, until autograd lets go.
+PyTorch's checkpoint runs its module again in each pass. Here the first pass that keeps its
+graph makes the unit run again, and its results stay, as saved tensors do, until autograd
+releases them.
 """
 
+import contextlib
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from acplan._apply.unit_call import CAN_TELL_HOOKS, Hooks, copy_marks, top_hooks
 from acplan._base.passes import is_graph_kept
-from acplan._base.patching import set_attribute
 from acplan._base.stand_ins import StandIn
 
 _REMADE = "acplan_remade"
@@ -25,7 +26,7 @@ class _Rerun(threading.local):
     is_under_way = False
 
 
-# Whether a unit runs again in this thread.
+# A unit runs again in this thread.
 _RERUN = _Rerun()
 
 # Nothing else splits backward passes.
@@ -57,7 +58,7 @@ def kept_between_parts(hooks: Hooks) -> Hooks:
                 delattr(holder, _REMADE)
             return remade
         is_part = is_graph_kept() and not torch.is_grad_enabled()
-        with set_attribute(_RERUN, "is_under_way", True):
+        with _rerunning():
             tensor: torch.Tensor = unsave(holder)
         if is_part:
             if not is_argument:
@@ -70,6 +71,16 @@ def kept_between_parts(hooks: Hooks) -> Hooks:
     copy_marks(save, pack)
     copy_marks(unsave, unpack)
     return pack, unpack
+
+
+@contextlib.contextmanager
+def _rerunning() -> Iterator[None]:
+    """Marks the block as the recomputation of a unit in this thread."""
+    before, _RERUN.is_under_way = _RERUN.is_under_way, True
+    try:
+        yield
+    finally:
+        _RERUN.is_under_way = before
 
 
 def _keep(holder: Any, tensor: torch.Tensor) -> None:

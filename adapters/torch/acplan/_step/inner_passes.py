@@ -59,7 +59,7 @@ class InnerPasses:
     """The passes within forward that a recorder sees."""
 
     def __init__(self) -> None:
-        # Whether backward passes come in parts (_apply/split_backward.py).
+        # Backward passes may come in parts (_apply/split_backward.py).
         self.are_split = False
         # Passes that keep their graph.
         self._keeping: set[int] = set()
@@ -119,8 +119,9 @@ class InnerPasses:
         return self._parts(calls, {entry.call for entry in saved})
 
     def _join_parts(self, calls: Sequence[Call], saved: Sequence[Saved]) -> None:
-        """Counts as one the passes that ask for tensors of a call if the first of them keeps its
-        graph: a unit runs again for that one, and what it makes stays until autograd lets go."""
+        """Counts as one the passes that ask for tensors of a call if the first of them keeps
+        its graph: a unit runs again for that one, and its results stay until autograd
+        releases them."""
         asking = self._asking_within(calls)
         for c, passes in enumerate(asking):
             is_inside = calls[c].parent in self._joined
@@ -134,8 +135,8 @@ class InnerPasses:
                     entry.local_end = max(entry.local_end, entry.released)
 
     def _asking_within(self, calls: Sequence[Call]) -> list[set[int]]:
-        """Returns, for each call, the passes that ask for tensors saved in it or in calls inside
-        of it."""
+        """Returns, for each call, the passes that ask for tensors saved in it or in calls
+        inside of it."""
         asking = [set(self._asking.get(c, ())) for c in range(len(calls))]
         for c in reversed(range(len(calls))):
             if (parent := calls[c].parent) >= 0:

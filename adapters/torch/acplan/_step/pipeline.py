@@ -1,7 +1,8 @@
-"""A rank of a pipeline: its stages, and the schedule of torch.distributed.pipelining that runs them.
+"""A rank of a pipeline: its stages, and the schedule of torch.distributed.pipelining that runs
+them.
 
-PyTorch's own schedule runs its own list of actions on the fake process group, so microbatches in
-flight, buffers of receives and the scaling of gradients are PyTorch's. The other ranks send
+PyTorch's own schedule runs its own list of actions on the fake process group, so microbatches
+in flight, buffers of receives and the scaling of gradients are PyTorch's. The other ranks send
 nothing, not even the shapes of what they send: those are the `input_args` of the stages.
 """
 
@@ -47,7 +48,7 @@ class Pipeline:
             _receive_nothing(stage)
         if not schedule._has_backward:
             raise AcplanError("schedule: expected one with a loss_fn, found one without")
-        vars(schedule)["_warmup_p2p"] = _warm_up
+        schedule._warmup_p2p = _warm_up
         return cls(function, mesh, schedule)
 
     @classmethod
@@ -127,8 +128,8 @@ def _sends_held() -> Iterator[None]:
 
     def batch(operations: Sequence[Any], *args: Any, **kwargs: Any) -> list[Any]:
         works = plain(operations, *args, **kwargs)
-        sent = [one.tensor for one in operations if one.op is dist.isend]
-        return [_Sending(work, sent) for work in works]
+        tensors = [one.tensor for one in operations if one.op is dist.isend]
+        return [_Sending(work, tensors) for work in works]
 
     with replaced_here(schedules, "_batch_p2p", batch):
         yield
@@ -145,8 +146,8 @@ def _stages_of(schedule: Any) -> Sequence[Any]:
     if isinstance(schedule, PipelineScheduleMulti):
         return schedule._stages
     raise AcplanError(
-        "schedule: expected a function that returns a schedule of torch.distributed.pipelining, "
-        f"found {type(schedule).__name__}"
+        "schedule: expected a function that returns a schedule of "
+        f"torch.distributed.pipelining, found {type(schedule).__name__}"
     )
 
 
@@ -160,16 +161,18 @@ def _warm_up(stages: Sequence[Any], *_: object) -> None:
 
 
 def _receive_nothing(stage: Any) -> None:
-    """Lets a stage know the shapes that other ranks would send: those of its `input_args`, and
-    for gradients those of its own results."""
+    """Lets a stage know the shapes that other ranks would send: those of its `input_args`,
+    and for gradients those of its own results."""
     from torch.distributed.pipelining import PipelineStage
 
     if not hasattr(PipelineStage, "_recv_meta"):
-        raise AcplanError("schedule: expected PyTorch 2.13 or later, whose pipelines are traced")
+        raise AcplanError(
+            "schedule: expected PyTorch 2.13 or later, whose pipelines are traced"
+        )
     stage.device = _DEVICE
     if isinstance(stage, PipelineStage):
-        vars(stage)["_recv_meta"] = lambda source: _shapes_from(stage, source)
-        vars(stage)["_send_meta"] = lambda *_: None
+        stage._recv_meta = lambda source: _shapes_from(stage, source)
+        stage._send_meta = lambda *_: None
 
 
 def _shapes_from(stage: Any, source: int) -> Any:
@@ -180,22 +183,22 @@ def _shapes_from(stage: Any, source: int) -> Any:
         _StageForwardMeta,
     )
 
-    given = stage._user_meta
+    examples = stage._user_meta
     if source > stage.stage_index:
-        grads = given.output_grads or _derive_grad_metas(stage._stage_meta.outputs)
+        grads = examples.output_grads or _derive_grad_metas(stage._stage_meta.outputs)
         return _StageBackwardMeta(grads)
-    if given.inputs is None:
+    if examples.inputs is None:
         raise AcplanError(
             f"schedule: stage {stage.stage_index}: expected input_args in PipelineStage, found "
             f"none: stage {source}, of another rank, sends no shapes to a trace"
         )
-    if not InferenceMode.needs_dynamic(given, stage.has_backward):
-        return _StageForwardMeta(given.inputs)
+    if not InferenceMode.needs_dynamic(examples, stage.has_backward):
+        return _StageForwardMeta(examples.inputs)
     # In training, the shapes then are those of the results of the stage before.
     return _StageForwardMeta(
         tuple(
             dataclasses.replace(meta, requires_grad=meta.dtype.is_floating_point)
-            for meta in given.inputs
+            for meta in examples.inputs
         )
     )
 
@@ -211,4 +214,6 @@ def require_alone(training: Any) -> None:
             )
     if training.accumulate != 1 or training.grad_scaler:
         name = "accumulate" if training.accumulate != 1 else "grad_scaler"
-        raise AcplanError(f"{name}: cannot be combined with schedule, which runs all backward passes")
+        raise AcplanError(
+            f"{name}: cannot be combined with schedule, which runs all backward passes"
+        )

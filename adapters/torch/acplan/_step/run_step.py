@@ -154,7 +154,10 @@ def recasts_of(
     step.run_earlier()
     with forgetful:
         _register(forgetful, step, optimizer)
-        _ = step.loss() if step.pipeline is None else step.run_passes()
+        if step.pipeline is None:
+            step.loss()
+        else:
+            step.run_passes()
     recasts: dict[int, list[int]] = {}
     place = 0
     for operator in forgetful.log.operators:

@@ -56,7 +56,7 @@ from acplan._step.parallel import require_traceable
 from acplan._step.parallel_already import mesh_of, own_groups
 from acplan._step.pipeline import Pipeline
 from acplan._step.step_errors import told_with_line
-from acplan._step.training_step import ForwardFn, LossFn, TrainingStep
+from acplan._step.training_step import ForwardFn, LossFn, TrainingStep, default_loss
 from acplan._step.update import Updating, fakes_as_plain_tensors
 
 _LAST = (
@@ -193,20 +193,6 @@ class Step:
         return loss
 
 
-def default_loss(output: Any) -> Any:
-    loss = getattr(output, "loss", None)
-    if loss is None and isinstance(output, dict):
-        loss = output.get("loss")
-    if loss is not None:
-        return loss
-    for tensor in tensors_in(output):
-        if tensor.is_floating_point():
-            return tensor.float().mean()
-    raise AcplanError(
-        "the model returns neither a `loss` nor a floating-point tensor: give a loss_fn"
-    )
-
-
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
     """Keeps other threads from tracing and compiling within the block: while one does, all
@@ -324,8 +310,13 @@ def _run_on_fakes(
     beginning = Beginning(mode) if isinstance(mode, RealValuesMode) else None
     functions = FunctionsGiven(
         model,
-        (training.loss_fn, training.forward_fn, training.step_fn, training.optimizer,
-         training.schedule),
+        (
+            training.loss_fn,
+            training.forward_fn,
+            training.step_fn,
+            training.optimizer,
+            training.schedule,
+        ),
     )
     with (
         functions.state_kept(),

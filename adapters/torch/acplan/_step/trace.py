@@ -144,8 +144,10 @@ def trace(
     progress:    shows a bar beyond two seconds, if tqdm is installed; by default if somebody
                  watches, on a terminal or in a notebook.
     """
+    # A function makes the model of a rank, by the other options.
+    whole: Any = model
     training = TrainingStep(
-        model, args, kwargs, loss_fn, forward_fn, param_dtype, optimizer, autocast, accumulate,
+        whole, args, kwargs, loss_fn, forward_fn, param_dtype, optimizer, autocast, accumulate,
         microbatch_context, clip_grad_norm, clip_grad_value, grad_scaler, ema, step_fn, values,
         capacity, mesh, parallelize, rank, expert_shares, schedule,
     )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from acplan._base.errors import AcplanError
+from acplan._base.tensors import tensors_in
 from acplan._files.trace_file import Capacity
 from acplan._step.autocast import AutocastLike
 from acplan._step.microbatches import MicrobatchContext
@@ -77,7 +78,7 @@ class TrainingStep:
 
     @property
     def is_of_rank(self) -> bool:
-        """Whether the step is one rank's part of a step, by its options."""
+        """True if the step is one rank's part of a step, by its options."""
         return self.parallel is not None or self.schedule is not None
 
     def options(self) -> dict[str, Any]:
@@ -90,6 +91,20 @@ def training_step(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     parallel."""
     step = TrainingStep.from_arguments(model, args, kwargs)
     return dataclasses.replace(step, model=model_of_rank(model, step.parallel))
+
+
+def default_loss(output: Any) -> Any:
+    loss = getattr(output, "loss", None)
+    if loss is None and isinstance(output, dict):
+        loss = output.get("loss")
+    if loss is not None:
+        return loss
+    for tensor in tensors_in(output):
+        if tensor.is_floating_point():
+            return tensor.float().mean()
+    raise AcplanError(
+        "the model returns neither a `loss` nor a floating-point tensor: give a loss_fn"
+    )
 
 
 # The arguments of acplan.trace about a training step, except the model and its arguments.

@@ -1,6 +1,7 @@
-"""A rank of torchtitan's own step: its model, sharded by its own functions, and its own loss."""
+"""A rank of torchtitan's step: its model, sharded by its own functions, and its loss."""
 
 import copy
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,11 @@ def is_sharded(parallelism: Any) -> bool:
     return any(getattr(parallelism, name, 1) > 1 for name in _TRACED)
 
 
+def _part(name: str) -> Any:
+    """Returns a module of torchtitan, which need not be installed otherwise."""
+    return importlib.import_module(f"torchtitan.{name}")
+
+
 class TitanStep:
     """The step of a configuration, whose trainer has begun: it has updated the model's
     configuration, and made the process group."""
@@ -41,11 +47,8 @@ class TitanStep:
 
     def make(self) -> torch.nn.Module:
         """Returns the whole model on the meta device."""
-        from torchtitan.config import TORCH_DTYPE_MAP
-        from torchtitan.tools import utils
-
-        dtype = TORCH_DTYPE_MAP[self._config.training.dtype]
-        with torch.device("meta"), utils.set_default_dtype(dtype):
+        dtype = _part("config").TORCH_DTYPE_MAP[self._config.training.dtype]
+        with torch.device("meta"), _part("tools.utils").set_default_dtype(dtype):
             model: torch.nn.Module = self._config.model_spec.model.build()
         return model
 
@@ -65,10 +68,9 @@ class TitanStep:
         )
 
     def _dims(self) -> Any:
-        from torchtitan.distributed.parallel_dims import ParallelDims
-
+        kind = _part("distributed.parallel_dims").ParallelDims
         # Meshes compute with tensors that must have values.
-        dims = ParallelDims.from_config(self._config.parallelism, dist.get_world_size())
+        dims = kind.from_config(self._config.parallelism, dist.get_world_size())
         with _disable_current_modes():
             dims.build_mesh()
         plain = dims.get_mesh
@@ -82,29 +84,27 @@ class TitanStep:
 
     def update(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Clips and steps as the trainer does, whose experts have a mesh of their own."""
-        from torchtitan.distributed import utils
-
         parameters = [*model.parameters()]
         is_split = self._config.parallelism.expert_parallel_degree > 1
         norm = self._config.training.max_norm
-        utils.clip_grad_norm_(parameters, norm, foreach=True, ep_enabled=is_split)
+        clip = _part("distributed.utils").clip_grad_norm_
+        clip(parameters, norm, foreach=True, ep_enabled=is_split)
         optimizer.step()
         optimizer.zero_grad()
 
     def loss_of(self) -> Callable[..., torch.Tensor]:
         """Returns the function of the model and its inputs that returns the trainer's loss."""
-        from torchtitan.components.loss import ChunkedLossWrapper
-
+        chunked = _part("components.loss").ChunkedLossWrapper
         loss = self._config.loss.build(compile_config=None)
 
         def forward(
             model: Any, tokens: torch.Tensor, labels: torch.Tensor, **others: Any
         ) -> torch.Tensor:
-            if isinstance(loss, ChunkedLossWrapper):
+            if isinstance(loss, chunked):
                 loss.set_lm_head(model.lm_head)
                 model._skip_lm_head = True
             output = model(tokens, **others)
-            result, _ = loss(output, labels, float(labels.numel()))
-            return result  # type: ignore[no-any-return]  # torchtitan need not be installed
+            result: torch.Tensor = loss(output, labels, float(labels.numel()))[0]
+            return result
 
         return forward

@@ -27,8 +27,7 @@ from acplan._files.verification import ValueCheck
 from acplan._step.autocast import autocast_of
 from acplan._step.checkpointing_off import without_checkpointing
 from acplan._step.parallel_already import mesh_of
-from acplan._step.step import default_loss
-from acplan._step.training_step import TrainingStep
+from acplan._step.training_step import TrainingStep, default_loss
 
 # Limits, by the numbers of the trace, above which a step on a CPU takes long.
 _MOST_BYTES = 1 << 28
