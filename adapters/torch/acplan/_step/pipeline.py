@@ -171,8 +171,9 @@ def _receive_nothing(stage: Any) -> None:
         )
     stage.device = _DEVICE
     if isinstance(stage, PipelineStage):
-        stage._recv_meta = lambda source: _shapes_from(stage, source)
-        stage._send_meta = lambda *_: None
+        own: Any = stage
+        own._recv_meta = lambda source: _shapes_from(stage, source)
+        own._send_meta = lambda *_: None
 
 
 def _shapes_from(stage: Any, source: int) -> Any:

@@ -308,16 +308,7 @@ def _run_on_fakes(
     model = training.model
     require_traceable(model)
     beginning = Beginning(mode) if isinstance(mode, RealValuesMode) else None
-    functions = FunctionsGiven(
-        model,
-        (
-            training.loss_fn,
-            training.forward_fn,
-            training.step_fn,
-            training.optimizer,
-            training.schedule,
-        ),
-    )
+    functions = FunctionsGiven(model, training.functions)
     with (
         functions.state_kept(),
         _faked(model, mode, training.param_dtype, beginning) as fake,

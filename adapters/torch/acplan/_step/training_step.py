@@ -77,6 +77,11 @@ class TrainingStep:
         return Parallel.from_options(self.mesh, parallelize, self.rank)
 
     @property
+    def functions(self) -> tuple[Any, ...]:
+        """The user's functions that run in the step, or make a part of it."""
+        return self.loss_fn, self.forward_fn, self.step_fn, self.optimizer, self.schedule
+
+    @property
     def is_of_rank(self) -> bool:
         """True if the step is one rank's part of a step, by its options."""
         return self.parallel is not None or self.schedule is not None
