@@ -1,5 +1,5 @@
-"""torchtitan with parallelism beyond data: its own trainer if it is installed, and the step that
-acplan makes of a configuration, with stand-ins for torchtitan's functions."""
+"""torchtitan with parallelism beyond data: its own trainer if it is installed, and the step
+that acplan makes of a configuration, with stand-ins for torchtitan's functions."""
 
 import contextlib
 import os
