@@ -54,18 +54,19 @@ def kept_between_parts(hooks: Hooks) -> Hooks:
         is_argument = _RERUN.is_under_way
         remade: torch.Tensor | None = vars(holder).get(_REMADE)
         if remade is not None:
-            if is_argument:
+            # For a stand-in the unit runs again, and skips nothing.
+            if is_argument or isinstance(remade, StandIn):
                 delattr(holder, _REMADE)
             return remade
         is_part = is_graph_kept() and not torch.is_grad_enabled()
         with _rerunning():
             tensor: torch.Tensor = unsave(holder)
         if is_part:
-            if not is_argument:
-                _keep(holder, tensor)
             for other in (ref() for ref in holders):
                 if other is not None and other is not holder:
-                    _keep(other, unsave(other))
+                    setattr(other, _REMADE, unsave(other))
+            if not (is_argument or isinstance(tensor, StandIn)):
+                setattr(holder, _REMADE, tensor)
         return tensor
 
     copy_marks(save, pack)
@@ -81,12 +82,6 @@ def _rerunning() -> Iterator[None]:
         yield
     finally:
         _RERUN.is_under_way = before
-
-
-def _keep(holder: Any, tensor: torch.Tensor) -> None:
-    # For a stand-in the unit runs again, and skips nothing.
-    if not isinstance(tensor, StandIn):
-        setattr(holder, _REMADE, tensor)
 
 
 def in_parts(function: Callable[..., Any]) -> Callable[..., Any]:
