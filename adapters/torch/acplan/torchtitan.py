@@ -81,7 +81,9 @@ class Policy:
             whole_number(getattr(training, name, None), name, 1)
             for name in ("local_batch_size", "seq_len")
         )
-        micro, whole = size * ranks, training.global_batch_size
+        # Ranks that split products have the same batch.
+        batches = max(1, ranks // getattr(parallel, "tensor_parallel_degree", 1))
+        micro, whole = size * batches, training.global_batch_size
         norm = getattr(training, "max_norm", None)
         if norm is not None and not isinstance(norm, (int, float)):
             raise AcplanError(f"max_norm: expected a number, found {norm!r}")
@@ -91,7 +93,7 @@ class Policy:
             length,
             _dtype(training.mixed_precision_param),
             max(1, whole // micro) if whole > 0 else 1,
-            _shards(parallel, ranks),
+            _shards(parallel, ranks) if whole_step is None else 1,
             _optimizer(getattr(config, "optimizer", None)),
             float(norm) if norm else None,
             inputs,
