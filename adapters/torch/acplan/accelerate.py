@@ -17,8 +17,7 @@ from acplan._files.plan_file import Plan
 from acplan._files.plan_table import PlanTable
 from acplan._program.budgets import Budget
 from acplan._program.plan import PLAN_OPTIONS
-from acplan._step.step import default_loss
-from acplan._step.training_step import LossFn
+from acplan._step.training_step import LossFn, default_loss
 from acplan._trainers.planned_step import InputsOf
 from acplan._trainers.trainer_step import (
     TrainerStep,

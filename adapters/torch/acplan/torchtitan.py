@@ -16,6 +16,7 @@ from acplan._device.devices import Device
 from acplan._files.plan_file import Plan
 from acplan._program.budgets import Budget
 from acplan._step.optimizers import OPTIMIZERS
+from acplan._trainers.titan_step import TitanStep, is_sharded
 from acplan._trainers.trainer_step import TrainerStep, checkpoint_step, master_bytes
 
 # A function of the model's output and the labels.
@@ -51,6 +52,8 @@ class Policy:
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     # Versions whose configuration has a mode apply it if the mode is not "none".
     mode: str = "acplan"
+    # The step that torchtitan's own functions shard, if it is parallel beyond data.
+    whole_step: TitanStep | None = None
 
     @classmethod
     def from_config(
@@ -72,19 +75,15 @@ class Policy:
         kind = "a configuration of torchtitan, with training and parallelism"
         require_attributes(config, "config", kind, "training parallelism")
         training, parallel = config.training, config.parallelism
-        for name in ("tensor", "context", "pipeline", "expert"):
-            degree = getattr(parallel, f"{name}_parallel_degree", 1)
-            if degree > 1:
-                raise AcplanError(
-                    f"{name}_parallel_degree: expected 1, found {degree}: acplan plans "
-                    "data-parallel training only"
-                )
+        whole_step = TitanStep(config) if is_sharded(parallel) else None
         ranks = dist.get_world_size() if dist.is_initialized() else 1
         size, length = (
             whole_number(getattr(training, name, None), name, 1)
             for name in ("local_batch_size", "seq_len")
         )
-        micro, whole = size * ranks, training.global_batch_size
+        # Ranks that split products have the same batch.
+        batches = max(1, ranks // getattr(parallel, "tensor_parallel_degree", 1))
+        micro, whole = size * batches, training.global_batch_size
         norm = getattr(training, "max_norm", None)
         if norm is not None and not isinstance(norm, (int, float)):
             raise AcplanError(f"max_norm: expected a number, found {norm!r}")
@@ -94,13 +93,14 @@ class Policy:
             length,
             _dtype(training.mixed_precision_param),
             max(1, whole // micro) if whole > 0 else 1,
-            _shards(parallel, ranks),
+            _shards(parallel, ranks) if whole_step is None else 1,
             _optimizer(getattr(config, "optimizer", None)),
             float(norm) if norm else None,
             inputs,
             loss,
             device,
             options,
+            whole_step=whole_step,
         )
 
     def build(self, dump_folder: str = "") -> "Policy":
@@ -115,6 +115,8 @@ class Policy:
                 "model: expected layers, as the models of torchtitan have, found a "
                 f"{type(model).__name__} without"
             )
+        if self.whole_step is not None:
+            return self._apply_to_rank(model, self.whole_step)
         shape = (self.batch, self.length)
         labels = torch.zeros(shape, dtype=torch.long, device="meta")
         inputs = dict(self.inputs or {"tokens": labels.clone()})
@@ -142,6 +144,26 @@ class Policy:
         step = TrainerStep(
             model, {**inputs, "labels": labels}, trace_options, plan_options, self.dtype
         )
+        return self._checkpointed(step)
+
+    def _apply_to_rank(self, model: torch.nn.Module, whole_step: TitanStep) -> Plan:
+        """Plans the step of the first rank as torchtitan shards it."""
+        tokens = torch.zeros((self.batch, self.length), dtype=torch.long, device="meta")
+        inputs = {name: tokens.clone() for name in ("tokens", "labels", "positions")}
+        trace_options = {
+            "forward_fn": whole_step.loss_of(),
+            "optimizer": self.optimizer,
+            "accumulate": self.accumulate,
+            "step_fn": whole_step.update,
+            "mesh": {"world": dist.get_world_size()},
+            "parallelize": whole_step.shard,
+        }
+        step = TrainerStep(
+            model, {**inputs, **(self.inputs or {})}, trace_options, traced=whole_step.make
+        )
+        return self._checkpointed(step)
+
+    def _checkpointed(self, step: TrainerStep) -> Plan:
         result = checkpoint_step(step, self.budget, self.device, False, self.options)
         assert isinstance(result, Plan)  # without lengths, which its batches do not have
         return result

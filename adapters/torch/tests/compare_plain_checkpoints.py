@@ -61,7 +61,7 @@ def plain_peaks(model: nn.Module, inputs: dict[str, Any], options: Any) -> dict[
 def gradients(model: nn.Module, inputs: dict[str, Any], autocast: bool) -> Any:
     torch.manual_seed(0)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        loss = acplan._step.step.default_loss(model(**inputs))
+        loss = acplan._step.training_step.default_loss(model(**inputs))
     loss.backward()
     return [p.grad for p in model.parameters()]
 

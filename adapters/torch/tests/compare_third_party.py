@@ -43,8 +43,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 import acplan
 from acplan import AcplanError, Plan, Trace
-from acplan._step.step import default_loss
-from acplan._step.training_step import TrainingStep
+from acplan._step.training_step import TrainingStep, default_loss
 from acplan._verify.verify import verifying
 from measured import same_ms
 from third_party import all_entries

@@ -34,7 +34,7 @@ from torch.utils._pytree import tree_map_only
 
 import acplan
 from acplan import AcplanError, Plan, Trace
-from acplan._step.step import default_loss
+from acplan._step.training_step import default_loss
 from acplan._verify.verify import verifying
 from architectures import Architecture
 from measured import same_ms

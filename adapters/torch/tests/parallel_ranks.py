@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import datetime
 import functools
+import itertools
 import json
 import math
 import pathlib
@@ -21,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.pipelining import schedules
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -32,6 +34,7 @@ from acplan._base.stand_ins import inner_tensors, is_run_inside
 from acplan._base.tensors import block_bytes, tensors_of
 from acplan._step.microbatches import Microbatch
 from acplan._step.parallel import whole_gradients
+from acplan._step.pipeline import Pipeline
 from acplan._step.step import alone, step_on_fakes
 from acplan._step.training_step import training_step
 from acplan._verify.simulated import simulate
@@ -45,6 +48,7 @@ from parallel_models import (
     synchronised_last,
     tensor_parallel,
 )
+from parallel_pipelines import IN_PARTS, PipelineCase, pipeline_cases
 from rank import leave
 from run_events import resizes_noted
 
@@ -93,7 +97,8 @@ def cases_of(world_size: int) -> list[Case]:
     if world_size > 2:
         resharded = sharded("dp", reshard_after_forward=2)
         cases.insert(3, Case("fsdp, resharded to 2", dp, [resharded]))
-    return cases + context_cases(world_size) + expert_cases(world_size)
+    cases += context_cases(world_size) + expert_cases(world_size)
+    return [*cases, *pipeline_cases(world_size)]
 
 
 class Watched(TorchDispatchMode):
@@ -268,7 +273,9 @@ class Rank:
         for k in range(last):
             self.run(model, tokens, k)
         watched = Watched("cpu")
-        tensors = [*model.parameters(), *model.buffers(), *whole_gradients(model), tokens]
+        tensors = [*model.parameters(), *model.buffers(), *whole_gradients(model)]
+        tensors += [tokens] if any(self.inputs()) else []
+        tensors += self.buffers(model)
         tensors += [p.grad for p in model.parameters() if p.grad is not None]
         for state in optimizer.state.values():
             tensors += [value for value in state.values() if value.dim()]
@@ -277,6 +284,19 @@ class Rank:
         with watched.as_on_devices(), resizes_noted(watched.note_resize), watched:
             self.run(model, tokens, last)
         return watched
+
+    @property
+    def group(self) -> dist.ProcessGroup | None:
+        """The group of the ranks that have one plan, or None for all."""
+        return None
+
+    def buffers(self, model: nn.Module) -> list[torch.Tensor]:
+        """Returns the tensors beside the model that stay from step to step."""
+        return []
+
+    def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns the arguments of the trace."""
+        return (self.tokens(),), {}
 
     @property
     def microbatches(self) -> int:
@@ -304,12 +324,13 @@ class Rank:
 
     def on_fakes(self) -> list[tuple[str, list[tuple[int, ...]]]]:
         """Returns the operators of a rank without the others, up to the update."""
-        training = training_step(self.case.make_on_meta, (self.tokens(),), self.options())
+        args, kwargs = self.inputs()
+        training = training_step(self.make_on_meta, args, {**self.options(), **kwargs})
         with alone(), step_on_fakes(training) as (step, _):
             watched = Watched("cuda")
             step.run_earlier()
             with watched, step.microbatch():
-                step.backward(step.loss())
+                step.run_passes()
             return watched.operators
 
     def options(self) -> dict[str, Any]:
@@ -317,13 +338,108 @@ class Rank:
 
     @functools.cached_property
     def trace(self) -> acplan.Trace:
-        return acplan.trace(
-            self.case.make_on_meta,
-            self.tokens(),
-            workspaces=False,
-            progress=False,
-            **self.options(),
-        )
+        args, kwargs = self.inputs()
+        options = {"workspaces": False, "progress": False, **self.options(), **kwargs}
+        return acplan.trace(self.make_on_meta, *args, **options)
+
+    def make_on_meta(self) -> nn.Module:
+        return self.case.make_on_meta()
+
+
+@dataclasses.dataclass(frozen=True)
+class StageRank(Rank):
+    """A pipeline as one process runs it."""
+
+    case: PipelineCase
+
+    @property
+    def place(self) -> int:
+        return self.case.place_of(self.number)
+
+    @property
+    def group(self) -> dist.ProcessGroup | None:
+        (name,) = (name for name in self.case.mesh if name != "pp")
+        group: dist.ProcessGroup = self.mesh[name].get_group()
+        return group
+
+    @functools.cached_property
+    def _schedules(self) -> dict[nn.Module, Any]:
+        return {}
+
+    def schedule(self, model: nn.Module) -> Any:
+        if model not in self._schedules:
+            self._schedules.clear()
+            self._schedules[model] = self.case.schedule_on(model, self.mesh)
+        return self._schedules[model]
+
+    def model(self, plan: acplan.Plan | None) -> nn.Module:
+        torch.manual_seed(0)
+        model = self.case.make_stages(self.place)
+        if plan is not None:
+            model = acplan.apply(model, plan, strict=True)
+        for function in self.case.functions:
+            function(model, self.mesh)
+        return model
+
+    def tokens(self) -> torch.Tensor:
+        return self.case.tokens_of(0)
+
+    def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return self.case.inputs(self.place, self.tokens())
+
+    def buffers(self, model: nn.Module) -> list[torch.Tensor]:
+        return Pipeline(self.case.schedule_on, self.mesh, self.schedule(model)).buffers()
+
+    def run(
+        self,
+        model: nn.Module,
+        tokens: torch.Tensor,
+        number: int,
+        losses: list[torch.Tensor] | None = None,
+    ) -> None:
+        schedule = self.schedule(model)
+        args, kwargs = self.case.inputs(self.place, tokens)
+        if losses is not None and kwargs:
+            of_step: list[torch.Tensor] = []
+            kwargs["losses"] = of_step
+        with let_go_when_sent():
+            schedule.step(*args, **kwargs)
+        if losses is not None and kwargs:
+            losses += [loss.detach() for loss in of_step]
+
+    def options(self) -> dict[str, Any]:
+        return self.case.options_of(self.number)
+
+    def make_on_meta(self) -> nn.Module:
+        return self.case.make_on_meta_of(self.place)
+
+
+class _Sent:
+    """A send that gloo would hold for longer than the program waits for it."""
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+
+    def wait(self) -> None:
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
+
+
+@contextlib.contextmanager
+def let_go_when_sent() -> Iterator[None]:
+    """Lets sends of pipelines, within the block, release what they send once they have been
+    waited for, as NCCL's do."""
+    plain = schedules._batch_p2p
+
+    def batch(*args: Any, **kwargs: Any) -> Any:
+        return [_Sent(work) for work in plain(*args, **kwargs)]
+
+    schedules._batch_p2p = batch
+    try:
+        yield
+    finally:
+        schedules._batch_p2p = plain
 
 
 def no_context(_: Microbatch) -> None:
@@ -334,19 +450,48 @@ def _local(tensor: Any) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def plans_of(trace: acplan.Trace) -> list[acplan.Plan]:
+def plans_of(trace: acplan.Trace, **options: Any) -> list[acplan.Plan]:
     """Returns the plan of least memory, and one of less recomputation."""
     # A search for plans that wait less for the host ends by the clock, and processes would find
     # others.
-    least = acplan.plan(trace, "min", without_host=True)
+    least = acplan.plan(trace, "min", without_host=True, **options)
     budget = (trace.peak_bytes + least.peak_bytes) // 2
-    return [least, acplan.plan(trace, budget, without_host=True)]
+    return [least, acplan.plan(trace, budget, without_host=True, **options)]
 
 
 def plans_of_all(rank: Rank) -> list[acplan.Plan]:
     """Returns plans for all ranks: those of the first, the fullest."""
+    if isinstance(rank, StageRank):
+        return _plans_of_stage(rank)
     first = rank if rank.number == 0 else Rank(rank.case, 0)
     return plans_of(first.trace)
+
+
+def _plans_of_stage(rank: StageRank) -> list[acplan.Plan]:
+    """Returns the plans of the first rank of the stage. Searches end by the clock."""
+    inner = math.prod(rank.case.mesh.values()) // rank.case.mesh["pp"]
+    place = rank.number % inner
+    all_plans: list[Any] = [None] * dist.get_world_size()
+    mine = _own_plans(rank) if place == 0 else None
+    dist.all_gather_object(all_plans, mine)
+    plans: list[acplan.Plan] = all_plans[rank.number - place]
+    return plans
+
+
+def _own_plans(rank: StageRank) -> list[acplan.Plan]:
+    """Returns the plan of least memory, or the first block of each stage where none needs less
+    than the step does; and all blocks."""
+    blocks = [
+        f"ModuleList.{stage}.blocks.{block}"
+        for block in range(2)
+        for stage in range(len(rank.case.stages_of(rank.place)))
+    ]
+    first, every = (
+        acplan.Plan(tuple(map(acplan.PlannedModule, names)))
+        for names in (blocks[: len(blocks) // 2], blocks)
+    )
+    least = acplan.plan(rank.trace, "min", without_host=True, time_limit=1)
+    return [least if least.modules else first, every]
 
 
 def check_values(rank: Rank) -> str:
@@ -364,7 +509,7 @@ def check_values(rank: Rank) -> str:
 def check_operators(rank: Rank) -> str:
     """Compares operators and shapes with the trace of this rank."""
     real = rank.watched(None).operators
-    _require_equal(real, rank.on_fakes())
+    _require_equal(_in_order(real), _in_order(rank.on_fakes()))
     trace = rank.trace
     operators = trace.data["operators"][: trace.data["backward_end"]]
     names = [o["name"] for o in operators if not o["name"].startswith("profiler.")]
@@ -376,12 +521,21 @@ def check_parallel_already(rank: Rank) -> str:
     """Traces the model of this process, in its real groups. The model trains on afterwards."""
     model = rank.model(None)
     options = {k: v for k, v in rank.options().items() if k not in _OF_MESHES}
-    trace = acplan.trace(model, rank.tokens(), workspaces=False, progress=False, **options)
+    if isinstance(rank, StageRank):
+        case, mesh = rank.case, rank.mesh
+        options["schedule"] = lambda model, _: case.schedule_on(model, mesh)
+    args, kwargs = rank.inputs()
+    trace = acplan.trace(model, *args, workspaces=False, progress=False, **options, **kwargs)
     one, other = trace.data, rank.trace.data
-    assert one.keys() == other.keys()
-    # Units may be around another model.
-    names = [name for name in one if one[name] != other[name] and name != "parallel"]
-    assert not names, names
+    # Units may be around another model, and stages may have no mesh of their own.
+    assert one.keys() | {"parallel"} == other.keys() | {"parallel"}
+    names = [name for name in one if name != "parallel" and one[name] != other[name]]
+    if isinstance(rank, StageRank) and rank.case.schedule in IN_PARTS:
+        # Gradients of such passes are in sets, whose order the process decides.
+        assert [o["name"] for o in one["operators"]] == [o["name"] for o in other["operators"]]
+        names = [name for name in names if name not in ("operators", "model_tensors")]
+    for name in names:
+        _require_equal(one[name], other[name])
     rank.run(model, rank.tokens(), 0)
     return f"{len(one['operators'])} operators"
 
@@ -390,7 +544,8 @@ def check_bytes(rank: Rank) -> str:
     """Compares bytes with the trace of this rank and with simulations of plans."""
     trace = rank.trace
     count = 0
-    for plan in (None, *plans_of(trace)):
+    plans = plans_of_all(rank) if isinstance(rank, StageRank) else plans_of(trace)
+    for plan in (None, *plans):
         real = rank.watched(plan)
         predicted = [
             (operator.name, operator.live_bytes)
@@ -403,6 +558,16 @@ def check_bytes(rank: Rank) -> str:
     return f"{count} operators"
 
 
+def _in_order(operators: list[Any]) -> list[Any]:
+    """Returns the operators with gradients that are added one after the other in order of
+    their shapes: the parameters of a backward pass in parts are in a set."""
+    result: list[Any] = []
+    for name, group in itertools.groupby(operators, key=lambda operator: operator[0]):
+        same = list(group)
+        result += sorted(same) if name == "aten.add_.Tensor" else same
+    return result
+
+
 def _require_equal(actual: list[Any], expected: list[Any]) -> None:
     for place, (a, b) in enumerate(zip(actual, expected)):
         assert a == b, f"operator {place} of {len(actual)}: {a}, expected {b}"
@@ -411,15 +576,17 @@ def _require_equal(actual: list[Any], expected: list[Any]) -> None:
 
 def check_disagreement(rank: Rank) -> str:
     """Lets the last process have another plan: each one gets the same error, and none waits."""
-    world_size = dist.get_world_size()
     least, other = plans_of_all(rank)
-    acplan.require_same_plan(least)
-    acplan.require_same_plan(None)
+    group = rank.group
+    last = dist.get_world_size(group) - 1
+    acplan.require_same_plan(least, group)
+    acplan.require_same_plan(None, group)
     for another in (other, None):
         try:
-            acplan.require_same_plan(another if rank.number == world_size - 1 else least)
+            is_last = dist.get_rank(group) == last
+            acplan.require_same_plan(another if is_last else least, group)
         except acplan.AcplanError as error:
-            assert f"another one on rank {world_size - 1} than on rank 0" in str(error)
+            assert f"another one on rank {last} than on rank 0" in str(error)
         else:
             raise AssertionError("not refused")
     return "4 calls"
@@ -453,8 +620,11 @@ def run(number: int, folder: str, world_size: int, names: list[str], checks: lis
             continue
         assert math.prod(case.mesh.values()) == world_size
         of_case = results.setdefault(case.name, {})
-        rank = Rank(case, number)
+        is_stage = isinstance(case, PipelineCase)
+        rank = StageRank(case, number) if is_stage else Rank(case, number)
         for name in checks:
+            if name == "another plan" and [*case.mesh] == ["pp"]:
+                continue  # each stage has one rank
             is_loss_split, on_cpu = case.loss_is_split, "cp" in case.mesh
             with (
                 loss_parallel() if is_loss_split else contextlib.nullcontext(),

@@ -180,6 +180,9 @@ class _Run:
             requests.hold(tensor, "model")
         for tensor in step.states():  # averaged weights
             requests.hold(tensor, "average")
+        if step.pipeline is not None:
+            for tensor in step.pipeline.buffers():
+                requests.hold(tensor, "buffer")
         wrapped = nullcontext(self.model)
         if self.ddp is not None:
             wrapped = in_ddp(self.model, **self.ddp)
@@ -191,13 +194,12 @@ class _Run:
                 for microbatch in range(step.accumulate):
                     requests.place = f"{iteration + 1}.{microbatch + 1}"
                     inputs = _copied((step.args, step.kwargs))
-                    now = dataclasses.replace(
-                        step, model=model, args=inputs[0], kwargs=inputs[1]
-                    )
+                    args, kwargs = inputs
+                    now = dataclasses.replace(step, model=model, args=args, kwargs=kwargs)
                     is_last = microbatch + 1 == step.accumulate
                     no_sync = nullcontext() if is_last or self.ddp is None else model.no_sync()
                     with no_sync, now.microbatch(is_last):
-                        now.backward(now.loss())
+                        now.run_passes()
                 now.update(self.optimizer)
                 del now
         return list(requests.requests)

@@ -14,8 +14,8 @@ _PAGES = pathlib.Path(__file__).parents[3] / "docs" / "python"
 # Needs PyTorch's planner, a process group, a trainer, an objective of its own, or a table of
 # plans (test_lengths.py).
 _NOT_RUN = (
-    "parse_module_info", "fully_shard", "lightning.Trainer", "auto_checkpoint(trainer",
-    "PlannedModule(", "(model, table, inputs_of", "train_step()",
+    "parse_module_info", "fully_shard", "PipelineStage", "lightning.Trainer",
+    "auto_checkpoint(trainer", "PlannedModule(", "(model, table, inputs_of", "train_step()",
 )  # fmt: skip
 
 

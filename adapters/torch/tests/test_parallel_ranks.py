@@ -19,10 +19,22 @@ _CASES = ["fsdp, bfloat16", "tp, sequence", "cp", "fsdp x ep, uneven counts"]
 _CHECKS = ["values", "operators", "another plan"]
 
 
+_PIPELINES = ["1F1B", "InterleavedZeroBubble"]
+
+
 def test_ranks_are_as_traced(tmp_path: pathlib.Path) -> None:
     """All cases and checks in one test, so that processes start once."""
-    arguments = (str(tmp_path), 2, _CASES, _CHECKS)
+    _check(tmp_path, _CASES, _CHECKS)
+
+
+def test_stages_of_pipelines_are_as_traced(tmp_path: pathlib.Path) -> None:
+    """In the second schedule, backward passes come in two parts."""
+    _check(tmp_path, _PIPELINES, ["values", "operators"])
+
+
+def _check(folder: pathlib.Path, cases: list[str], checks: list[str]) -> None:
+    arguments = (str(folder), 2, cases, checks)
     torch.multiprocessing.spawn(parallel_ranks.run, arguments, nprocs=2)
     for rank in range(2):
-        results = json.loads((tmp_path / f"{rank}.json").read_text())
-        assert [*results] == _CASES and all([*results[case]] == _CHECKS for case in _CASES)
+        results = json.loads((folder / f"{rank}.json").read_text())
+        assert [*results] == cases and all([*results[case]] == checks for case in cases)

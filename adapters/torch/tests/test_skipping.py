@@ -22,7 +22,7 @@ from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule, apply,
 from acplan import PlannedOperator as Op
 from acplan._base import kv_caches
 from acplan._base.stand_ins import StandIn
-from acplan._step.step import default_loss
+from acplan._step.training_step import default_loss
 from acplan._verify.verify import verifying
 from architectures import architectures
 from random_steps import legal_plan, outcome, require_equal_outcomes

@@ -439,9 +439,9 @@ def test_torchtitan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_torchtitan_with_other_parallelism_is_refused() -> None:
-    with pytest.raises(AcplanError, match="tensor_parallel_degree: expected 1, found 2"):
-        config = _titan_config(tensor_parallel_degree=2)
-        acplan.torchtitan.Policy.from_config(config, "min")
+    for name in ("context_parallel_degree", "pipeline_parallel_degree"):
+        with pytest.raises(AcplanError, match=f"{name}: expected 1, found 2: .*e"):
+            acplan.torchtitan.Policy.from_config(_titan_config(**{name: 2}), "min")
 
 
 # Each is run with a plan and without. The logger of its trainer says once what acplan did.

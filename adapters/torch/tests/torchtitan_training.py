@@ -9,6 +9,7 @@ has no backward pass on a CPU.
 """
 
 import hashlib
+import importlib
 import json
 import os
 import pathlib
@@ -21,6 +22,9 @@ import torch
 import torch._utils
 import torch.distributed
 from tokenizers import Tokenizer, models, pre_tokenizers
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 import acplan
 
@@ -29,8 +33,9 @@ _LENGTH = 128
 _WORDS = 62
 
 
-def _prepare() -> None:
-    """Replaces what torchtitan asks an accelerator, and a nightly build of PyTorch, for."""
+def prepare(rank: int = 0, world_size: int = 1, init_method: str = "") -> None:
+    """Replaces what torchtitan asks an accelerator, a nightly build of PyTorch, and NCCL
+    for."""
     device = types.SimpleNamespace(
         set_device=lambda device: None,
         current_device=lambda: 0,
@@ -46,12 +51,28 @@ def _prepare() -> None:
     torch._utils._get_device_module = lambda name: device
     if not hasattr(torch.distributed, "set_timeout"):
         torch.distributed.set_timeout = lambda timeout, group: None
-    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    place = {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank)}
+    os.environ |= {**place, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    if init_method:
+        begin = torch.distributed.init_process_group
+        own = {"init_method": init_method, "rank": rank, "world_size": world_size}
+
+        def begin_here(*args: Any, **options: Any) -> None:
+            begin(*args, **options, **({} if "store" in options else own))
+
+        torch.distributed.init_process_group = begin_here
+    # Gloo has no PREMUL_SUM.
+    set_factor = FSDPModule.set_gradient_divide_factor
+
+    def set_factor_of_sum(module: FSDPModule, factor: float) -> None:
+        set_factor(module, factor)
+        module.set_force_sum_reduction_for_comms(True)
+
+    FSDPModule.set_gradient_divide_factor = set_factor_of_sum  # type: ignore[method-assign]
     torch.set_num_threads(1)
 
 
-def _write_assets() -> None:
+def write_assets() -> None:
     """Writes the tokenizer and the texts that the debug model's configuration names."""
     folder = pathlib.Path("tests/assets")
     for name in ("tokenizer", "c4_test"):
@@ -68,16 +89,18 @@ def _write_assets() -> None:
     (folder / "c4_test" / "data.json").write_text(lines)
 
 
-def _config() -> Any:
-    from torchtitan.models import llama3
+def config_of(
+    package: str = "llama3", function: str = "llama3_debugmodel", steps: int = _STEPS
+) -> Any:
     from torchtitan.models.common.attention import ScaledDotProductAttention
-    from torchtitan.models.llama3 import config_registry
 
-    llama3.get_attention_config = lambda backend: ScaledDotProductAttention.Config()
-    config = config_registry.llama3_debugmodel()
+    model: Any = importlib.import_module(f"torchtitan.models.{package}")
+    model.get_attention_config = lambda backend: ScaledDotProductAttention.Config()
+    registry = importlib.import_module(f"torchtitan.models.{package}.config_registry")
+    config = getattr(registry, function)()
     config.training.local_batch_size = 2
     config.training.seq_len = _LENGTH
-    config.training.steps = _STEPS
+    config.training.steps = steps
     config.training.disable_cuda_graphs = True
     config.debug.seed = 1
     config.debug.deterministic = True
@@ -96,7 +119,7 @@ def _trace(config: Any) -> None:
     trace.save("step.trace.json.gz")
 
 
-def _train(config: Any) -> dict[str, Any]:
+def train(config: Any) -> dict[str, Any]:
     from torchtitan.trainer import Trainer
 
     trainer = Trainer(config)
@@ -112,27 +135,29 @@ def _train(config: Any) -> dict[str, Any]:
     (model,) = trainer.model_parts
     digest = hashlib.sha256()
     for weight in model.parameters():
-        digest.update(weight.detach().full_tensor().numpy().tobytes())
+        weight = weight.detach()
+        local = weight.to_local() if isinstance(weight, DTensor) else weight
+        digest.update(local.float().numpy().tobytes())
     return {
         "losses": losses,
         "weights": digest.hexdigest(),
-        "wrapped": sum("Checkpoint" in type(module).__name__ for module in model.modules()),
+        "wrapped": sum(isinstance(module, CheckpointWrapper) for module in model.modules()),
     }
 
 
 def main(folder: str, task: str) -> None:
     text = "" if task in ("none", "trace") else pathlib.Path(task).read_text()
     os.chdir(folder)
-    _prepare()
-    config = _config()
+    prepare()
+    config = config_of()
     if task == "trace":
         _trace(config)
         return
-    _write_assets()
+    write_assets()
     scope: dict[str, Any] = {"__name__": "configuration", "activation_checkpoint": None}
     exec(compile(text, "configuration", "exec"), scope)
     config.activation_checkpoint = scope["activation_checkpoint"]
-    print(json.dumps(_train(config)))
+    print(json.dumps(train(config)))
 
 
 if __name__ == "__main__":

@@ -21,8 +21,7 @@ from acplan._step.optimizers import (
     named_optimizer,
     optimizer_like,
 )
-from acplan._step.step import default_loss
-from acplan._step.training_step import TrainingStep
+from acplan._step.training_step import TrainingStep, default_loss
 
 
 class NotApplicable(AcplanError):

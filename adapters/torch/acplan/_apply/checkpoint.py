@@ -18,6 +18,7 @@ from acplan._apply.offload import Freight, Traffic
 from acplan._apply.policy import Decision, Policy
 from acplan._apply.quiet_call import Knowledge, QuietForward, SeenForward, memory_given
 from acplan._apply.recompute_mode import Recomputation
+from acplan._apply.split_backward import in_parts, may_split
 from acplan._apply.tape import Tape, Writes
 from acplan._apply.unit_call import Call, Stopped, run
 from acplan._apply.unit_state import StateOfUnit
@@ -83,6 +84,8 @@ def _checkpointed(
     function: Callable[..., Any] = Call(module, args, kwargs)
     if tape is not None and tape.may_skip:
         function = functools.partial(run, function, tape)
+    if may_split():
+        function = in_parts(function)
     if not holds_nothing(args, kwargs):
         args, kwargs = copy_of((args, kwargs))
     try:

@@ -19,6 +19,7 @@ from acplan._apply.checkpoint import (
 from acplan._apply.outside_memory import version_of
 from acplan._apply.policy import Policy
 from acplan._apply.recompute_mode import Recomputation
+from acplan._apply.split_backward import kept_between_parts, may_split
 from acplan._apply.tape import (
     Tape,
 )
@@ -138,7 +139,7 @@ class Frame:
             if is_forward:
                 hooks = top_hooks()
                 assert hooks is not None
-                hooks_made.append(hooks)
+                hooks_made.append(kept_between_parts(hooks) if may_split() else hooks)
             else:
                 run(self._call_again, self.tape, args)
 

@@ -9,6 +9,7 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves, tree_map
 
+from acplan._base.passes import is_graph_kept
 from acplan._base.stand_ins import (
     SHAPES,
     Origin,
@@ -220,10 +221,6 @@ def _handed_out(results: Any, origin: Origin, call: Call) -> Any:
     return each(results, change)
 
 
-# Returns whether the current backward pass keeps its graph, and with it the saved tensors.
-_is_graph_kept: Callable[[], bool] = getattr(
-    torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: False
-)
 CastKey = tuple[int, torch.dtype | None]
 # The place of the operator that made the memory, the memory, and all arguments but the first.
 ViewOf = tuple[int, int | None, tuple[Any, ...]]
@@ -362,10 +359,10 @@ class Tape:
         """Begins to hand out the saved results. They stay for the next recomputation if
         backward keeps its graph (`retain_graph`) and some operators cannot run again, because
         memory that forward read `has_gone`."""
-        is_graph_kept = _is_graph_kept()
-        self.is_kept = is_graph_kept and has_gone and not self.is_open
+        keeps_graph = is_graph_kept()
+        self.is_kept = keeps_graph and has_gone and not self.is_open
         self.is_used = not self.is_kept
-        self.is_done = not is_graph_kept
+        self.is_done = not keeps_graph
         if self.is_used:
             self._outputs.clear()
 

@@ -32,7 +32,8 @@ from acplan._fakes.restored_state import (
     without_saved_hooks,
 )
 from acplan._fakes.tensor_values import give_value
-from acplan._step.step import alone, default_loss
+from acplan._step.step import alone
+from acplan._step.training_step import default_loss
 
 Backend = Callable[..., Any]
 Compile = Callable[[torch.nn.Module, Backend], Callable[..., Any]]

@@ -32,6 +32,12 @@ Replaced in PyTorch and DeepSpeed (_base/patching.py says how to read the list):
     torch.distributed.device_mesh.DeviceMesh.device_type
         parallel_already.py, own_groups: the meshes of a model that is parallel already are of
         the device of its fake tensors.
+    torch.distributed.pipelining.schedules._batch_p2p, private, from 2.13 on
+        pipeline.py, Pipeline.step: sends hold what they send, which the fake process group does
+        not.
+    torch.distributed.pipelining.schedules._PipelineSchedule._maybe_compute_loss, private
+        pipeline.py, Pipeline.step: schedules call it after each forward pass, of which the last
+        one ends the forward passes of the trace.
     torch.distributed.tensor._random._rng_tracker, private
         parallel.py, Parallel.group_made: DTensor's random numbers are the rank's own.
     torch.distributed._functional_collectives._are_we_tracing, private, from 2.7 on

@@ -24,6 +24,7 @@ from typing import Protocol
 
 import torch
 
+from acplan._base.passes import current_pass, is_graph_kept
 from acplan._base.source_lines import place_in_python
 
 
@@ -39,11 +40,7 @@ class Saved(Protocol):
     unpacked: int | None
     unpacks: int
     local_end: int | None
-
-
-def current_pass() -> int:
-    """Returns the number of the pass of autograd that runs, or -1 if none does."""
-    return torch._C._current_graph_task_id()
+    released: int | None
 
 
 @dataclasses.dataclass
@@ -62,6 +59,12 @@ class InnerPasses:
     """The passes within forward that a recorder sees."""
 
     def __init__(self) -> None:
+        # Backward passes may come in parts (_apply/split_backward.py).
+        self.are_split = False
+        # Passes that keep their graph.
+        self._keeping: set[int] = set()
+        # The calls whose saved tensors several such passes ask for, and calls inside of them.
+        self._joined: set[int] = set()
         self._place: str | None = None  # the line of Python that runs the first pass
         self._passes: dict[int, _Pass] = {}
         self._asking: dict[int, set[int]] = {}  # by call: all passes that ask
@@ -88,6 +91,8 @@ class InnerPasses:
     def asks(self, saved: Saved, time: int, open_calls: Sequence[int] | None) -> None:
         """Notes a request for a saved tensor, with the open calls if it comes in forward."""
         self._asking.setdefault(saved.call, set()).add(current_pass())
+        if self.are_split and is_graph_kept():
+            self._keeping.add(current_pass())
         if open_calls is not None:
             self.runs(open_calls).requests.append((saved, time))
             return
@@ -108,9 +113,35 @@ class InnerPasses:
             for entry, _ in one.requests:
                 if entry.unpacked is None:
                     entry.local_end = None
+        self._join_parts(calls, saved)
         self._excluded = _exclude(self._barred(calls), calls)
         self._are_borrowing = _exclude(self._borrowing, calls)
         return self._parts(calls, {entry.call for entry in saved})
+
+    def _join_parts(self, calls: Sequence[Call], saved: Sequence[Saved]) -> None:
+        """Counts as one the passes that ask for tensors of a call if the first of them keeps
+        its graph: a unit runs again for that one, and its results stay until autograd
+        releases them."""
+        asking = self._asking_within(calls)
+        for c, passes in enumerate(asking):
+            is_inside = calls[c].parent in self._joined
+            is_split = bool(passes) and min(passes) in self._keeping
+            if is_inside or (is_split and not calls[c].no_grad):
+                self._joined.add(c)
+        for entry in saved:
+            if entry.call in self._joined:
+                entry.unpacks = min(entry.unpacks, 1)
+                if entry.released is not None and entry.local_end is not None:
+                    entry.local_end = max(entry.local_end, entry.released)
+
+    def _asking_within(self, calls: Sequence[Call]) -> list[set[int]]:
+        """Returns, for each call, the passes that ask for tensors saved in it or in calls
+        inside of it."""
+        asking = [set(self._asking.get(c, ())) for c in range(len(calls))]
+        for c in reversed(range(len(calls))):
+            if (parent := calls[c].parent) >= 0:
+                asking[parent] |= asking[c]
+        return asking
 
     def _parts(self, calls: Sequence[Call], saving: set[int]) -> dict[int, bool]:
         closed = [one for one in self._passes.values() if one.closed_in is not None]
@@ -130,14 +161,13 @@ class InnerPasses:
         return dict.fromkeys(idle, False) | {calls[c].module: True for c in holding}
 
     def _barred(self, calls: Sequence[Call]) -> Iterator[int]:
-        asking = [set(self._asking.get(c, ())) for c in range(len(calls))]
+        asking = self._asking_within(calls)
         closed: list[set[int]] = [set() for _ in calls]
         for number, one in self._passes.items():
             if one.closed_in is not None:
                 closed[one.closed_in].add(number)
         for c in reversed(range(len(calls))):
             if (parent := calls[c].parent) >= 0:
-                asking[parent] |= asking[c]
                 closed[parent] |= closed[c]
         running: list[set[int]] = [set() for _ in calls]
         for number, one in self._passes.items():
@@ -146,6 +176,8 @@ class InnerPasses:
         of_others = {n for n, one in self._passes.items() if one.closed_in is not None}
         for c in range(len(calls)):
             remaining = asking[c] - closed[c]
+            if remaining and min(remaining) in self._keeping:
+                remaining = {min(remaining)}
             if running[c] - closed[c] or len(remaining) > 1 or remaining & of_others:
                 yield c
 

@@ -31,8 +31,9 @@ class ModelTensors:
 
         return on_gradient
 
-    def end_backward(self) -> None:
-        """Ends the noting, when the gradients are there."""
+    def end_backward(self, forward_end: int) -> None:
+        """Ends the noting, when the gradients are there. One that was complete before the end
+        of the forward passes, as in a pipeline, counts as ready then."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -43,7 +44,11 @@ class ModelTensors:
             storages = self._log.storages_of([self._parameters[place].grad])
             if len(storages) == 1:
                 self._gradients.append(
-                    {"parameter": place, "storage": storages[0], "ready": time}
+                    {
+                        "parameter": place,
+                        "storage": storages[0],
+                        "ready": max(time, forward_end),
+                    }
                 )
 
     def data(self) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class Parallel:
                 f"{mesh!r}"
             )
         sizes = {name: whole_number(size, f"mesh[{name!r}]", 1) for name, size in mesh.items()}
-        is_list = isinstance(parallelize, (list, tuple)) and bool(parallelize)
+        is_list = isinstance(parallelize, (list, tuple))
         functions = tuple(parallelize) if is_list else (parallelize,)
         for function in functions:
             if not callable(function):
@@ -93,7 +93,9 @@ class Parallel:
     @contextlib.contextmanager
     def group_made(self) -> Iterator[DeviceMesh]:
         """Makes the process group of the rank within the block. Yields the mesh."""
-        with fake_streams(), _own_world(), without_shardings(), not_tracing():
+        on_device = property(lambda mesh: "cuda")
+        is_there: Any = replaced_here(DeviceMesh, "device_type", on_device)
+        with fake_streams(), _own_world(), is_there, without_shardings(), not_tracing():
             with _disable_current_modes():
                 # Earlier versions of PyTorch register the backend with this module.
                 from torch.testing._internal.distributed.fake_pg import FakeStore

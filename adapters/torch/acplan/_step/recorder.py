@@ -17,6 +17,7 @@ from acplan._base.operators import (
     traits_of,
     written_by,
 )
+from acplan._base.passes import current_pass
 from acplan._base.patching import replaced_here
 from acplan._base.ring_attention import ring_attention, run_ring, watch_ring_attention
 from acplan._base.sharding import watch_propagation
@@ -29,7 +30,6 @@ from acplan._device.devices import Device, OperatorRun
 from acplan._device.workspaces import is_product, persistent_bytes, workspace_bytes
 from acplan._fakes.value_readers import readers
 from acplan._files.trace_file import live_bytes
-from acplan._step.inner_passes import current_pass
 from acplan._step.records import Operator, Storage
 from acplan._step.step_log import StepLog
 

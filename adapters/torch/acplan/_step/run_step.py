@@ -13,6 +13,7 @@ from acplan._files.trace_file import live_bytes
 from acplan._step.model_tensors import ModelTensors
 from acplan._step.module_calls import ModuleCalls
 from acplan._step.parallel import whole_gradients
+from acplan._step.pipeline import Pipeline
 from acplan._step.recorder import Recorder
 from acplan._step.step import Step
 from acplan._step.step_log import StepLog
@@ -43,6 +44,8 @@ def _register(recorder: Recorder, step: Step, optimizer: torch.optim.Optimizer) 
     for buffer in step.model.buffers():
         add(buffer, "buffer")
     add((step.args, step.kwargs, step.held_tensors), "input")
+    if step.pipeline is not None:
+        add(step.pipeline.buffers(), "buffer")
     for parameter in step.model.parameters():
         add(parameter.grad, "gradient")
     add(whole_gradients(step.model), "gradient")
@@ -72,29 +75,33 @@ def run_step(
     saves, the model must be without checkpointing."""
     step.run_earlier()
     log = recorder.log
+    log.inner_passes.are_split = step.pipeline is not None
     calls = ModuleCalls(log)
     with recorder:
         _register(recorder, step, optimizer)
         own = [_own_storages(log, module) for module in step.model.modules()]
         tensors = ModelTensors(log, step.model)
-        is_whole = step.forward_fn is not None
-        with step.microbatch():
-            with contextlib.ExitStack() as watching:
-                if saved_hooks:
-                    modules = step.model.modules()
-                    watching.enter_context(calls.watched(modules, but_root=is_whole))
-                    watching.enter_context(saved_hooks)
-                    if is_whole:
-                        watching.enter_context(calls.root_called())
-                loss = step.loss()
-            log.is_forward = False
-            forward_end = log.now
-            step.backward(loss)
-            del loss
+        is_whole = step.forward_fn is not None or step.pipeline is not None
+        forward_end = 0
+        with step.microbatch(), contextlib.ExitStack() as watching:
+
+            def end_forward() -> None:
+                nonlocal forward_end
+                watching.close()
+                log.is_forward = False
+                forward_end = log.now
+
+            if saved_hooks:
+                modules = step.model.modules()
+                watching.enter_context(calls.watched(modules, but_root=is_whole))
+                watching.enter_context(saved_hooks)
+                if is_whole:
+                    watching.enter_context(calls.root_called())
+            step.run_passes(end_forward)
         calls.ignore_gradients()
         backward_end = log.now
         gradients = frozenset(log.storages_of([p.grad for p in step.model.parameters()]))
-        tensors.end_backward()
+        tensors.end_backward(forward_end)
         step.update(optimizer)
     recorder.add_persistent_workspace(forward_end, backward_end)
     for operator in log.operators[backward_end:]:
@@ -103,7 +110,7 @@ def run_step(
 
 
 # Frames of these functions are not part of the step.
-AROUND_STEPS = (Step.loss_of.__code__, run_step.__code__)
+AROUND_STEPS = (Step.loss_of.__code__, Pipeline.step.__code__, run_step.__code__)
 
 
 def require_same_step(full: StepLog, scopes: StepLog) -> None:
@@ -147,7 +154,10 @@ def recasts_of(
     step.run_earlier()
     with forgetful:
         _register(forgetful, step, optimizer)
-        step.loss()
+        if step.pipeline is None:
+            step.loss()
+        else:
+            step.run_passes()
     recasts: dict[int, list[int]] = {}
     place = 0
     for operator in forgetful.log.operators:

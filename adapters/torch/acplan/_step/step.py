@@ -54,8 +54,9 @@ from acplan._step.microbatches import NOTE_ON_EARLIER, Microbatch, MicrobatchCon
 from acplan._step.optimizers import make_optimizer
 from acplan._step.parallel import require_traceable
 from acplan._step.parallel_already import mesh_of, own_groups
+from acplan._step.pipeline import Pipeline
 from acplan._step.step_errors import told_with_line
-from acplan._step.training_step import ForwardFn, LossFn, TrainingStep
+from acplan._step.training_step import ForwardFn, LossFn, TrainingStep, default_loss
 from acplan._step.update import Updating, fakes_as_plain_tensors
 
 _LAST = (
@@ -89,13 +90,17 @@ class Step:
     trained: frozenset[int] = frozenset()
     microbatch_context: MicrobatchContext | None = None
     mesh: DeviceMesh | None = None
+    pipeline: Pipeline | None = None
 
-    def loss(self) -> torch.Tensor:
-        """Returns the loss from which backward begins."""
+    def begin(self) -> None:
         start_of_step()
         if self.beginning is not None:
             gc.collect()  # values that earlier steps have left in cycles
             self.beginning.put_back()
+
+    def loss(self) -> torch.Tensor:
+        """Returns the loss from which backward begins."""
+        self.begin()
         loss = self.loss_of(self.model, *self.args, **self.kwargs)
         return loss if self.updating is None else self.updating.scaled(loss)
 
@@ -107,7 +112,24 @@ class Step:
         """Runs the microbatches before the last one, as far as they leave gradients."""
         if self.accumulate > 1:
             with self.microbatch(is_last=False):
-                self.backward(self.loss())
+                self.run_passes()
+
+    def run_passes(self, end_forward: Callable[[], object] = int) -> None:
+        """Runs the forward and the backward pass of a microbatch, or all passes of a pipeline,
+        and `end_forward` after the last forward pass."""
+        if self.pipeline is None:
+            loss = self.loss()
+            end_forward()
+            self.backward(loss)
+            return
+        self.begin()
+        with contextlib.nullcontext() if self.autocast is None else self.autocast.context():
+            self.pipeline.step(self.args, self.kwargs, end_forward)
+
+    def with_model(self, model: torch.nn.Module) -> "Step":
+        """Returns the step of the same model with units."""
+        pipeline = None if self.pipeline is None else self.pipeline.with_model(model)
+        return dataclasses.replace(self, model=model, pipeline=pipeline)
 
     def microbatch(self, is_last: bool = True) -> contextlib.AbstractContextManager[object]:
         """Lets the block, a forward and a backward pass, run in the user's context."""
@@ -136,7 +158,7 @@ class Step:
         """Runs an iteration."""
         self.run_earlier()
         with self.microbatch():
-            self.backward(self.loss())
+            self.run_passes()
         self.update(optimizer)
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -169,20 +191,6 @@ class Step:
             hint = f"; {_LAST}" if self.forward_fn is not None and loss is None else ""
             raise AcplanError(f"{name}: expected a scalar tensor, found {actual}{hint}")
         return loss
-
-
-def default_loss(output: Any) -> Any:
-    loss = getattr(output, "loss", None)
-    if loss is None and isinstance(output, dict):
-        loss = output.get("loss")
-    if loss is not None:
-        return loss
-    for tensor in tensors_in(output):
-        if tensor.is_floating_point():
-            return tensor.float().mean()
-    raise AcplanError(
-        "the model returns neither a `loss` nor a floating-point tensor: give a loss_fn"
-    )
 
 
 @contextlib.contextmanager
@@ -284,7 +292,8 @@ def _rank_of(training: TrainingStep) -> Iterator[DeviceMesh | None]:
     parallel = training.parallel
     if parallel is None:
         mesh = mesh_of(training.model)
-        with contextlib.nullcontext() if mesh is None else own_groups(training.model):
+        is_plain = mesh is None and training.schedule is None
+        with contextlib.nullcontext() if is_plain else own_groups(training.model):
             yield mesh
         return
     with parallel.group_made() as mesh:
@@ -299,10 +308,7 @@ def _run_on_fakes(
     model = training.model
     require_traceable(model)
     beginning = Beginning(mode) if isinstance(mode, RealValuesMode) else None
-    functions = FunctionsGiven(
-        model,
-        (training.loss_fn, training.forward_fn, training.step_fn, training.optimizer),
-    )
+    functions = FunctionsGiven(model, training.functions)
     with (
         functions.state_kept(),
         _faked(model, mode, training.param_dtype, beginning) as fake,
@@ -329,6 +335,7 @@ def _run_on_fakes(
                 trained=frozenset(id(p) for p in model.parameters() if p.requires_grad),
                 microbatch_context=training.microbatch_context,
                 mesh=mesh,
+                pipeline=Pipeline.from_training(training, model, mesh),
             )
             held_tensors += _first_run(step, optimizer, functions, fake)
             notes = _notes_of_history(step, optimizer, session)

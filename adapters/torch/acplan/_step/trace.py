@@ -29,8 +29,9 @@ from acplan._step.autocast import AutocastLike
 from acplan._step.checkpointing_off import without_checkpointing
 from acplan._step.microbatches import MicrobatchContext
 from acplan._step.optimizers import OptimizerLike
-from acplan._step.parallel import Parallel, Parallelize, model_of_rank
+from acplan._step.parallel import Parallelize, model_of_rank
 from acplan._step.parallel_already import parallel_data
+from acplan._step.pipeline import ScheduleFn, require_alone
 from acplan._step.recorder import Recorder
 from acplan._step.run_step import (
     AROUND_STEPS,
@@ -74,6 +75,7 @@ def trace(
     parallelize: Parallelize | None = None,
     rank: int | None = None,
     expert_shares: Sequence[float] | None = None,
+    schedule: ScheduleFn | None = None,
     progress: bool | None = None,
     **kwargs: Any,
 ) -> Trace:
@@ -135,16 +137,22 @@ def trace(
                  other if a dimension does not divide evenly.
     expert_shares: the relative numbers of tokens that go to each expert of a parallel model, by
                  default equal ones: a trace of a rank does not compute choices by `topk`.
+    schedule:    a function of the model and its DeviceMesh (None without a mesh) that returns a
+                 schedule of torch.distributed.pipelining, whose stages are the model or modules
+                 of it. args and kwargs are then those of the rank's `schedule.step`, and all
+                 microbatches are traced.
     progress:    shows a bar beyond two seconds, if tqdm is installed; by default if somebody
                  watches, on a terminal or in a notebook.
     """
-    parallel = Parallel.from_options(mesh, parallelize, rank)
-    module: torch.nn.Module = model_of_rank(model, parallel)
+    # A function makes the model of a rank, by the other options.
+    whole: Any = model
     training = TrainingStep(
-        module, args, kwargs, loss_fn, forward_fn, param_dtype, optimizer, autocast, accumulate,
+        whole, args, kwargs, loss_fn, forward_fn, param_dtype, optimizer, autocast, accumulate,
         microbatch_context, clip_grad_norm, clip_grad_value, grad_scaler, ema, step_fn, values,
-        capacity, mesh, parallelize, rank, expert_shares,
+        capacity, mesh, parallelize, rank, expert_shares, schedule,
     )  # fmt: skip
+    module = model_of_rank(model, training.parallel)
+    training = dataclasses.replace(training, model=module)
     _require_options(training)
     target = measured_device() if device == "cuda" else find_device(device)
     with (
@@ -156,7 +164,8 @@ def trace(
             dataclasses.replace(training, model=plain), target, phase, workspaces, source
         )
         result = recording.with_values(values)
-    return Trace(result.data | {INPUTS: _shapes(module, args, kwargs)})
+    shapes = _shapes(module, args, kwargs) if schedule is None else {}
+    return Trace(result.data | {INPUTS: shapes})
 
 
 def _shapes(
@@ -183,6 +192,8 @@ def _require_options(training: TrainingStep) -> None:
         )
     require_function(training.loss_fn, "loss_fn", "the model's output")
     require_function(training.forward_fn, "forward_fn", "the model and its arguments")
+    require_alone(training)
+    require_function(training.schedule, "schedule", "the model and its mesh")
     require_function(training.microbatch_context, "microbatch_context", "an acplan.Microbatch")
     _ = training.update  # refuses wrong options
 
@@ -268,4 +279,6 @@ class _Recording:
             data[PARALLEL] = parallel.data(step.model)
         elif step.mesh is not None:
             data[PARALLEL] = parallel_data(step.mesh)
+        if step.pipeline is not None:
+            data["pipeline"] = step.pipeline.data()
         return Trace(data if sources is None else data | {"sources": sources.table()})

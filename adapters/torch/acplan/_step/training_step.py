@@ -10,11 +10,13 @@ from typing import Any
 import torch
 
 from acplan._base.errors import AcplanError
+from acplan._base.tensors import tensors_in
 from acplan._files.trace_file import Capacity
 from acplan._step.autocast import AutocastLike
 from acplan._step.microbatches import MicrobatchContext
 from acplan._step.optimizers import OptimizerLike
 from acplan._step.parallel import Parallel, Parallelize, model_of_rank
+from acplan._step.pipeline import ScheduleFn
 from acplan._step.update import StepFn, Update
 
 LossFn = Callable[[Any], torch.Tensor]
@@ -48,6 +50,7 @@ class TrainingStep:
     parallelize: Parallelize | None = None
     rank: int | None = None
     expert_shares: Sequence[float] | None = None
+    schedule: ScheduleFn | None = None
     model_facts: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
@@ -67,7 +70,21 @@ class TrainingStep:
 
     @property
     def parallel(self) -> Parallel | None:
-        return Parallel.from_options(self.mesh, self.parallelize, self.rank)
+        # A stage need not be parallel in itself.
+        parallelize = self.parallelize
+        if parallelize is None and None not in (self.schedule, self.mesh):
+            parallelize = ()
+        return Parallel.from_options(self.mesh, parallelize, self.rank)
+
+    @property
+    def functions(self) -> tuple[Any, ...]:
+        """The user's functions that run in the step, or make a part of it."""
+        return self.loss_fn, self.forward_fn, self.step_fn, self.optimizer, self.schedule
+
+    @property
+    def is_of_rank(self) -> bool:
+        """True if the step is one rank's part of a step, by its options."""
+        return self.parallel is not None or self.schedule is not None
 
     def options(self) -> dict[str, Any]:
         """Returns the keyword arguments of acplan.trace and acplan.verify."""
@@ -79,6 +96,20 @@ def training_step(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     parallel."""
     step = TrainingStep.from_arguments(model, args, kwargs)
     return dataclasses.replace(step, model=model_of_rank(model, step.parallel))
+
+
+def default_loss(output: Any) -> Any:
+    loss = getattr(output, "loss", None)
+    if loss is None and isinstance(output, dict):
+        loss = output.get("loss")
+    if loss is not None:
+        return loss
+    for tensor in tensors_in(output):
+        if tensor.is_floating_point():
+            return tensor.float().mean()
+    raise AcplanError(
+        "the model returns neither a `loss` nor a floating-point tensor: give a loss_fn"
+    )
 
 
 # The arguments of acplan.trace about a training step, except the model and its arguments.

@@ -42,6 +42,8 @@ class TrainerStep:
     plan_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     param_dtype: torch.dtype | None = None
     noting: tuple[Any, ...] = ()
+    # The model to trace, or the function that makes it, if it is another one.
+    traced: Any = None
     logger: logging.Logger = logging.getLogger("acplan")
 
 
@@ -68,7 +70,8 @@ def checkpoint_step(
     run = require_lengths(lengths, plans, step.inputs, plan_options, "batch")
     require_plannable(budget, plan_options)
     if isinstance(step.inputs, Mapping):
-        to_plan = StepToPlan(step.model, (), {**step.trace_options, **step.inputs})
+        traced = step.model if step.traced is None else step.traced
+        to_plan = StepToPlan(traced, (), {**step.trace_options, **step.inputs})
     elif run is not None:
         to_plan = StepToPlan(step.model, (step.inputs,), step.trace_options, run, plans)
     else:

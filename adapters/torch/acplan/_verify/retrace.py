@@ -101,7 +101,7 @@ def retracing(
             def retraced(plan: Plan, wants_trace: bool) -> Retrace:
                 step.model.zero_grad(set_to_none=True)  # in case a step with a plan failed
                 with applied(step.model, plan) as planned_model:
-                    now = dataclasses.replace(step, model=planned_model)
+                    now = step.with_model(planned_model)
                     return options.retraced(now, optimizer, wants_trace)
 
             yield retraced

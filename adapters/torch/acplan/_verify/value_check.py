@@ -27,8 +27,7 @@ from acplan._files.verification import ValueCheck
 from acplan._step.autocast import autocast_of
 from acplan._step.checkpointing_off import without_checkpointing
 from acplan._step.parallel_already import mesh_of
-from acplan._step.step import default_loss
-from acplan._step.training_step import TrainingStep
+from acplan._step.training_step import TrainingStep, default_loss
 
 # Limits, by the numbers of the trace, above which a step on a CPU takes long.
 _MOST_BYTES = 1 << 28
@@ -180,7 +179,7 @@ def check_values(
     step: TrainingStep, plan: Plan, model_trace: Trace, wants: bool | None
 ) -> ValueCheck | None:
     """Compares the values of the step, if they are wanted; None: if that takes moments."""
-    if step.parallel is not None or mesh_of(step.model) is not None:
+    if step.is_of_rank or mesh_of(step.model) is not None:
         if wants:
             raise AcplanError("values: expected a model on one device, found a rank of a mesh")
         return None

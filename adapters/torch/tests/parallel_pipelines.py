@@ -1,0 +1,164 @@
+"""Small pipelines: their stages, and the schedules that run them."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
+
+from parallel_models import WIDTH, Block, Case
+
+_IN_V = ("ZBVZeroBubble", "DualPipeV")
+# Their backward passes come in two parts.
+IN_PARTS = ("InterleavedZeroBubble", *_IN_V)
+_BATCH = 2
+
+
+class Stage(nn.Module):
+    """A part of a model: blocks, after the embedding if it is the first one, and before the
+    head if it is the last one."""
+
+    def __init__(self, index: int, count: int, vocabulary: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, WIDTH) if index == 0 else nn.Identity()
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        is_last = index == count - 1
+        self.head = nn.Linear(WIDTH, vocabulary, bias=False) if is_last else nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def mean_loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
+
+
+@dataclasses.dataclass(frozen=True)
+class PipelineCase(Case):
+    """A schedule of torch.distributed.pipelining, by its name, on the dimension "pp"."""
+
+    schedule: str = ""
+    microbatches: int = 4
+
+    @property
+    def schedule_class(self) -> Any:
+        return get_schedule_class(self.schedule)
+
+    @property
+    def stage_count(self) -> int:
+        return self.mesh["pp"] * (
+            2 if issubclass(self.schedule_class, PipelineScheduleMulti) else 1
+        )
+
+    def stages_of(self, rank: int) -> Sequence[int]:
+        """Returns the stages of a rank of "pp"."""
+        ranks, count = self.mesh["pp"], self.stage_count
+        if count == ranks:
+            return [rank]
+        return [rank, count - 1 - rank if self.schedule in _IN_V else rank + ranks]
+
+    def make_stages(self, rank: int) -> nn.Module:
+        count = self.stage_count
+        return nn.ModuleList(Stage(k, count, self.vocabulary) for k in self.stages_of(rank))
+
+    def inputs(self, rank: int, tokens: torch.Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns the arguments of a rank's `step`."""
+        stages = self.stages_of(rank)
+        args = (tokens,) if 0 in stages else ()
+        return args, {"target": tokens} if self.stage_count - 1 in stages else {}
+
+    def make_on_meta_of(self, rank: int) -> nn.Module:
+        with torch.device("meta"):
+            return self.make_stages(rank)
+
+    def options_of(self, number: int) -> dict[str, Any]:
+        """Returns the options of the trace of a rank of the mesh."""
+        return {
+            "mesh": self.mesh,
+            "parallelize": self.functions,
+            "rank": number,
+            "schedule": self.schedule_on,
+        }
+
+    def place_of(self, number: int) -> int:
+        """Returns the place in "pp", the outermost dimension, of a rank of the mesh."""
+        return number * self.mesh["pp"] // math.prod(self.mesh.values())
+
+    @property
+    def ranks_of_stage(self) -> int:
+        return math.prod(self.mesh.values()) // self.mesh["pp"]
+
+    def schedule_on(self, model: nn.Module, mesh: Any) -> Any:
+        """Returns the schedule of a rank's stages."""
+        pp = mesh["pp"]
+        device = torch.device(mesh.device_type)
+        shape = (_BATCH, self.length, WIDTH)
+        stages = [
+            PipelineStage(
+                part,
+                index,
+                self.stage_count,
+                device,
+                input_args=torch.empty(shape, device="meta") if index else None,
+                group=pp.get_group(),
+            )
+            for part, index in zip(model, self.stages_of(pp.get_local_rank()), strict=True)
+        ]
+        is_one = self.stage_count == self.mesh["pp"]
+        return self.schedule_class(
+            stages[0] if is_one else stages, self.microbatches, loss_fn=mean_loss
+        )
+
+    def tokens_of(self, number: int) -> torch.Tensor:
+        numbers = torch.Generator().manual_seed(number)
+        shape = (_BATCH * self.microbatches, self.length)
+        return torch.randint(0, self.vocabulary, shape, generator=numbers)
+
+
+SCHEDULES = (
+    "GPipe",
+    "1F1B",
+    "Interleaved1F1B",
+    "LoopedBFS",
+    "InterleavedZeroBubble",
+    "ZBVZeroBubble",
+    "DualPipeV",
+)
+
+
+def sharded_stages(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Shards every block of the stages, and the rest of each stage, on "dp"."""
+    for stage in model.children():
+        for module in (*stage.get_submodule("blocks").children(), stage):
+            fully_shard(module, mesh=mesh["dp"])
+
+
+def pipeline_cases(world_size: int) -> list[PipelineCase]:
+    """Returns the cases for so many processes."""
+    cases = [
+        PipelineCase(
+            name,
+            {"pp": world_size},
+            [],
+            schedule=name,
+            microbatches=2 * world_size if name == "DualPipeV" else 4,
+        )
+        for name in SCHEDULES
+    ]
+    mesh = {"pp": 2, "dp": world_size // 2}
+    if world_size > 2:
+        cases += [
+            PipelineCase(f"{name} x fsdp", mesh, [sharded_stages], schedule=name)
+            for name in ("1F1B", "Interleaved1F1B", "ZBVZeroBubble")
+        ]
+    return cases

@@ -1,0 +1,99 @@
+"""torchtitan with parallelism beyond data: its own trainer if it is installed, and the step
+that acplan makes of a configuration, with stand-ins for torchtitan's functions."""
+
+import contextlib
+import os
+import sys
+import types
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+
+import acplan
+from acplan._trainers.titan_step import TitanStep, is_sharded
+from parallel_models import Net, loss_of, sharded, tensor_parallel
+
+
+def _stand_in(name: str, **attributes: Any) -> types.ModuleType:
+    module = types.ModuleType(f"torchtitan.{name}")
+    vars(module).update(attributes)
+    return module
+
+
+class _Dims:
+    @classmethod
+    def from_config(cls, parallelism: Any, world_size: int) -> "_Dims":
+        assert (parallelism.tensor_parallel_degree, world_size) == (2, 4)
+        return cls()
+
+    def build_mesh(self) -> None:
+        self._mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+
+    def get_mesh(self) -> Any:
+        return self._mesh
+
+
+def _parallelize(model: nn.Module, *, parallel_dims: Any, **options: Any) -> nn.Module:
+    assert options["ac_config"] is None and not options["compile_config"].enable
+    mesh = parallel_dims.get_mesh()
+    tensor_parallel()(model, mesh)
+    sharded("dp")(model, mesh)
+    return model
+
+
+def test_the_step_is_the_one_that_torchtitan_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    def loss(output: torch.Tensor, labels: torch.Tensor, count: float) -> Any:
+        return loss_of(lambda _: output, labels), {}  # type: ignore[arg-type]  # no module
+
+    modules = {
+        "config": {"TORCH_DTYPE_MAP": {"float32": torch.float32}},
+        "tools.utils": {"set_default_dtype": lambda dtype: contextlib.nullcontext()},
+        "distributed.parallel_dims": {"ParallelDims": _Dims},
+        "components.loss": {"ChunkedLossWrapper": nn.Linear},
+    }
+    for name, attributes in modules.items():
+        monkeypatch.setitem(sys.modules, f"torchtitan.{name}", _stand_in(name, **attributes))
+    part = types.SimpleNamespace
+    config = part(
+        training=part(dtype="float32"),
+        parallelism=part(tensor_parallel_degree=2),
+        compile=part(enable=True),
+        loss=part(build=lambda compile_config: loss),
+        model_spec=part(model=part(build=lambda: Net(52, False)), parallelize_fn=_parallelize),
+    )
+    assert is_sharded(config.parallelism)
+    step = TitanStep(config)
+    tokens = torch.zeros(4, 16, dtype=torch.long)
+    trace = acplan.trace(
+        step.make, tokens, tokens, mesh={"world": 4}, parallelize=step.shard,
+        forward_fn=step.loss_of(), optimizer="adamw", workspaces=False,
+    )  # fmt: skip
+    expected = acplan.trace(
+        step.make, tokens, mesh={"dp": 2, "tp": 2}, forward_fn=loss_of, optimizer="adamw",
+        parallelize=[tensor_parallel(), sharded("dp")], workspaces=False,
+    )  # fmt: skip
+    names, expected_names = (
+        [operator["name"] for operator in one.data["operators"]] for one in (trace, expected)
+    )
+    assert names == expected_names
+    assert config.compile.enable
+
+
+def test_losses_of_four_processes_are_those_without_a_plan() -> None:
+    pytest.importorskip("torchtitan")
+    import compare_torchtitan
+
+    folder = os.getcwd()
+    try:
+        for case in compare_torchtitan.CASES[:2]:
+            plain, with_plan = (
+                compare_torchtitan.results_of(case, budget, 3) for budget in ("", "min")
+            )
+            assert all(result.pop("wrapped") for result in with_plan)
+            assert not any(result.pop("wrapped") for result in plain)
+            assert plain == with_plan
+    finally:
+        os.chdir(folder)
