@@ -6,9 +6,9 @@
     tensor = acplan.wait(tensor, host)          waits for that
 
 The copies are those of _base/host_link.py, on a stream for each direction; the device waits
-for them, the host never does. PyTorch 2.13 has such operators too (`ao::offload`, private), with
-one stream for both directions, for contiguous tensors, and not for the CPU; so compiled graphs
-of all versions have these.
+for them, the host never does. PyTorch 2.13 has such operators too (`ao::offload`, private),
+with one stream for both directions, for contiguous tensors, and not for the CPU; so compiled
+graphs of all versions have these.
 """
 
 import functools
