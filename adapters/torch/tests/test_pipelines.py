@@ -1,6 +1,7 @@
 """Ranks of pipelines, traced as PyTorch's schedules run them."""
 
 import functools
+import types
 from typing import Any
 
 import pytest
@@ -103,7 +104,9 @@ def test_a_unit_runs_again_once_for_a_backward_pass_in_parts(
         if plan is not None:
             model = acplan.apply(model, plan)
         x = torch.randn(2, 16, WIDTH, requires_grad=True)
-        y = model(x)
+        # Only what a schedule runs may have a backward pass in parts.
+        stage: Any = types.SimpleNamespace(submod=model)
+        y = PipelineStage.forward_maybe_with_nosync(stage, x)
         with _Counting() as counting:
             _, groups = stage_backward_input([y], [torch.ones_like(y)], [x], model.parameters())
             stage_backward_weight(model.parameters(), groups)
@@ -115,6 +118,15 @@ def test_a_unit_runs_again_once_for_a_backward_pass_in_parts(
     assert len(expected) == len(actual) and all(map(torch.equal, expected, actual))
     # The MLP in a unit in a unit runs for both.
     assert count == most
+
+
+def test_a_kept_graph_of_no_pipeline_runs_again_in_each_pass() -> None:
+    block = acplan.apply(nn.Sequential(Block()), Plan((PlannedModule("Sequential.0"),)))
+    loss = block(torch.randn(2, 16, WIDTH, requires_grad=True)).sum()
+    with _Counting() as counting:
+        loss.backward(retain_graph=True)
+        loss.backward()
+    assert counting.count == 2
 
 
 def _schedule(inputs: Any = None, other: bool = False, loss: Any = mean_loss) -> Any:

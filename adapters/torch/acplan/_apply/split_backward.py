@@ -9,6 +9,7 @@ releases them.
 import contextlib
 import sys
 import threading
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,12 +31,26 @@ class _Rerun(threading.local):
 _RERUN = _Rerun()
 
 # Nothing else splits backward passes.
-_SPLITS = "torch.distributed.pipelining.schedules"
+_SPLITS = "torch.distributed.pipelining"
 
 
 def may_split() -> bool:
-    """Returns whether this process may run backward passes in parts."""
-    return CAN_TELL_HOOKS and _SPLITS in sys.modules
+    """Returns whether the backward pass of what runs now may come in parts: a schedule of a
+    pipeline runs it, or it runs again for one."""
+    if not CAN_TELL_HOOKS or _SPLITS not in sys.modules:
+        return False
+    return _RERUN.is_under_way or any(map(_is_of_pipelines, _frames()))
+
+
+def _is_of_pipelines(frame: types.FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith(_SPLITS)
+
+
+def _frames() -> Iterator[types.FrameType]:
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def kept_between_parts(hooks: Hooks) -> Hooks:
