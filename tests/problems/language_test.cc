@@ -356,7 +356,10 @@ TEST_P(EveryPolicyOfALanguage, IsNoBetterThanTheAnswer) {
   }
   EXPECT_GT(answers, 100);
   EXPECT_GT(unequal, 0);
-  EXPECT_GT(offloads, 0);
+  // A few steps alone may need nothing of the link.
+  if (test_support::kEvery == 1) {
+    EXPECT_GT(offloads, 0);
+  }
   if (std::string(GetParam().name) == "repeated") {
     EXPECT_GT(waits, 0);
   }
