@@ -141,7 +141,7 @@ showPage(isTraining ? `Training of ${report.model}` : `Strategies of ${report.mo
           ...(limits.length ? [`${limitText} for tensors on a GPU`] : []), counts, `from ${report.source}`].join(" · "), [
   section("strategies", "Strategies", searchableTable("Strategies, the fastest first", strategyColumns(), best, nameOf)),
   section("trade", "Speed against memory", element("div", {class: "controls"}, picker),
-          legendOf([["a strategy; the chosen one is larger", "fit", "circle"], ...(limits.length ? [[`budget ${bytesText(leastLimit)}`, "rule", "dashed"]] : [])]), trade.node, reading),
+          legendOf([["a strategy; the chosen one is larger", "fit", "circle"], ...(limits.length ? [[`${limitText.includes(" to ") ? "smallest budget" : "budget"} ${bytesText(leastLimit)}`, "rule", "dashed"]] : [])]), trade.node, reading),
   section("time", "Where the time goes", legendOf(partNames.map((part, place) => [wordsOf(part), colorAt(place)])), timeBars.node),
   section("stages", "Where the memory goes", legendOf(kinds.map((kind, place) => [kind, colorAt(place)])), stageBars.node, stageTable),
 ]);

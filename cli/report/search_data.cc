@@ -59,6 +59,7 @@ ordered_json ReportedStrategyJson(const JsonField& report) {
   json["model_utilisation"] =
       report.Get("model_utilisation").NonNegativeNumber();
   json["fits"] = report.Get("fits").Bool();
+  json["budget_bytes"] = report.Get("budget_bytes").NonNegativeNumber();
   double most = 0;
   for (const JsonField& stage : report.Get("stages").Elements()) {
     json["stages"].push_back(StageJson(stage));
