@@ -72,8 +72,8 @@ def test_every_combination_is_the_step_that_one_would_write(which: str) -> None:
     bench = _bench()
     names: list[tuple[str, ...]] = []
     for combination in combinations(bench.step, bench.device):
-        tried = {lever for other in names for lever in other}
-        is_new = not names or not {*combination.names} <= tried
+        earlier_levers = {lever for other in names for lever in other}
+        is_new = not names or not {*combination.names} <= earlier_levers
         names.append(combination.names)
         if which == "each lever" and not is_new:
             continue
