@@ -12,7 +12,7 @@ const sampleText = rate => (rate >= 1000 ? countText(rate) : rate.toFixed(3));
 const memoryUnit = Math.max(...best.map(entry => entry.peak_bytes)) >= 2 ** 30 ? {name: "GiB", bytes: 2 ** 30} : {name: "MiB", bytes: 2 ** 20};
 const inUnit = bytes => bytes / memoryUnit.bytes;
 const rateText = entry => (isTraining ? `${countText(entry.tokens_per_gpu_s)} tokens/s per GPU` : `${sampleText(entry.samples_per_s)} samples/s`);
-// What tensors may have on a GPU depends on the communicators of the strategy.
+// The bytes that tensors may have on a GPU depend on the communicators of the strategy.
 const limitOf = entry => entry.budget_bytes ?? report.budget_bytes;
 const limits = best.map(limitOf).filter(bytes => bytes !== undefined);
 const leastLimit = Math.min(...limits);

@@ -105,7 +105,7 @@ std::string DecisionText(const costmodel::DecisionScore& score) {
              kPercent * score.regret_of_three, score.kendall_tau) +
          fmt::format(
              "regret after the measurement of the two runs that decide {:.1f} "
-             "% (expected {:.1f} %), of three {:.1f} % ({:.1f} %), of none "
+             "% (expected {:.1f} %),\nof three {:.1f} % ({:.1f} %), of none "
              "{:.1f} % ({:.1f} %)\n",
              kPercent * score.measuring[1].regret,
              kPercent * score.measuring[1].expected_regret,

@@ -152,6 +152,24 @@ def test_if_nothing_fits_the_answer_says_what_would() -> None:
     assert fits.verdict in str(fits)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seconds": "a"}, "seconds: expected a number of at least 0, found 'a'"),
+        ({"seconds": -1}, "seconds: expected a number of at least 0, found -1"),
+        ({"gpus": 0}, "gpus: expected a whole number, 1 or more, found 0"),
+        ({"device": "H10"}, "device: expected one of a100"),
+        ({"budget": 80}, "which is 80 bytes; did you mean"),
+        ({"budget": "1GiB", "device_memory": "1GiB"}, "expected a budget or device_memory"),
+        ({"mesh": {"dp": 2}, "parallelize": lambda *_: None}, "gpus= shards it"),
+    ],
+)
+def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> None:
+    model, inputs = _llama()
+    with pytest.raises(acplan.AcplanError, match=message):
+        acplan.what_fits(model, **options, **inputs)
+
+
 # Layers that are alike need the same bytes and milliseconds each.
 def test_estimates_are_those_of_a_trace_of_all_layers() -> None:
     model, inputs = _llama(layers=5)

@@ -68,7 +68,7 @@ def prepare(rank: int = 0, world_size: int = 1, init_method: str = "") -> None:
         set_factor(module, factor)
         module.set_force_sum_reduction_for_comms(True)
 
-    FSDPModule.set_gradient_divide_factor = set_factor_of_sum  # type: ignore[method-assign]
+    FSDPModule.set_gradient_divide_factor = set_factor_of_sum  # type: ignore[method-assign]  # for gloo
     torch.set_num_threads(1)
 
 

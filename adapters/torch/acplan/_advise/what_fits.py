@@ -60,6 +60,8 @@ def what_fits(
     """
     require_module(model)
     count = whole_number(gpus, "gpus", 1)
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or seconds < 0:
+        raise AcplanError(f"seconds: expected a number of at least 0, found {seconds!r}")
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
     workspaces = kwargs.pop("workspaces", True)
     target = find_device(device)
