@@ -257,6 +257,7 @@ Plan PlanOfQuestion(const PlanningProblem& problem,
                     const PlanOptions& options) {
   Plan plan;
   plan.model = problem.profile->model.name;
+  plan.time_errors = problem.profile->device.time_errors;
   plan.budget_bytes = options.budget_bytes;
   plan.reserve_bytes = options.reserve_bytes;
   plan.memory = options.memory;

@@ -13,6 +13,7 @@
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
 #include "cli/planning/link_flags.h"
+#include "cli/planning/time_errors_text.h"
 #include "cli/terminal/plot.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
@@ -241,6 +242,7 @@ std::string ToText(const FrontierAnswer& answer, const Terminal& terminal) {
          fmt::format("{}", plan.modules.size()), status});
   }
   return text + table.ToString(terminal) + "\n" + Summary(answer.plans) +
+         TimeErrorsText(ProblemOf(answer).profile->device) +
          NoteOn(Caveat(ProblemOf(answer).options.memory.model), terminal);
 }
 

@@ -22,6 +22,7 @@
 #include "cli/planning/plan_verdict.h"
 #include "cli/planning/policy_text.h"
 #include "cli/planning/step_drawing.h"
+#include "cli/planning/time_errors_text.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
@@ -101,21 +102,6 @@ std::string HostText(const Plan& plan) {
                         FormatMs(*plan.host->least_step_ms));
   }
   return text + "\n";
-}
-
-// "" where the times are not predictions for a device.
-std::string TimeErrorsText(const graph::DeviceInfo& device) {
-  if (!device.time_errors) return "";
-  const std::string name = graph::OneLine(device.name);
-  if (device.time_errors->median == 0) {
-    return fmt::format(
-        "times           predicted for {}, on which no step was measured\n",
-        name);
-  }
-  return fmt::format(
-      "times           predicted for {}: half of the steps that were measured "
-      "are within {:.0f}%, nine in ten within {:.0f}%\n",
-      name, 100 * device.time_errors->median, 100 * device.time_errors->ninety);
 }
 
 // Returns the lines on where the peaks are: the operators, if a trace is given, else the

@@ -34,11 +34,6 @@ double NumberOr(const JsonField& object, std::string_view key) {
       .value_or(0);
 }
 
-TimeErrors ParseTimeErrors(const JsonField& field) {
-  return {.median = NumberOr(field, "median"),
-          .ninety = NumberOr(field, "ninety")};
-}
-
 }  // namespace
 
 ModelInfo ParseModelInfo(const JsonField& field) {
@@ -57,6 +52,11 @@ DeviceInfo ParseDeviceInfo(const JsonField& field) {
           .time_errors = Optional(field, "time_errors", ParseTimeErrors)};
 }
 
+TimeErrors ParseTimeErrors(const JsonField& field) {
+  return {.median = NumberOr(field, "median"),
+          .ninety = NumberOr(field, "ninety")};
+}
+
 Json ModelInfoJson(const ModelInfo& model) {
   return {{"name", model.name},   {"root_class", model.root_class},
           {"batch", model.batch}, {"seq", model.seq},
@@ -68,10 +68,13 @@ Json DeviceInfoJson(const DeviceInfo& device) {
                {"peak_flops", device.peak_flops},
                {"bandwidth", device.bandwidth}};
   if (device.time_errors) {
-    json["time_errors"] = {{"median", device.time_errors->median},
-                           {"ninety", device.time_errors->ninety}};
+    json["time_errors"] = TimeErrorsJson(*device.time_errors);
   }
   return json;
+}
+
+Json TimeErrorsJson(const TimeErrors& errors) {
+  return {{"median", errors.median}, {"ninety", errors.ninety}};
 }
 
 std::string ParseFqn(const JsonField& field) {

@@ -17,9 +17,11 @@ namespace acplan::graph {
 // Parses an object all of whose keys may be missing or null.
 ModelInfo ParseModelInfo(const JsonField& field);
 DeviceInfo ParseDeviceInfo(const JsonField& field);
+TimeErrors ParseTimeErrors(const JsonField& field);
 
 nlohmann::ordered_json ModelInfoJson(const ModelInfo& model);
 nlohmann::ordered_json DeviceInfoJson(const DeviceInfo& device);
+nlohmann::ordered_json TimeErrorsJson(const TimeErrors& errors);
 
 // Parses a module's fully qualified name: no empty component, at most 1000 components, no
 // control character.

@@ -15,6 +15,7 @@
 #include "graph/base/json_fields.h"
 #include "graph/base/json_scan.h"
 #include "graph/base/json_text.h"
+#include "graph/profile/model_json.h"
 #include "problems/plan/plan_device_json.h"
 #include "problems/plan/times_off_json.h"
 
@@ -229,6 +230,9 @@ Plan WithStatements(Plan plan, const JsonField& root) {
   if (root.Has("times_off")) {
     plan.times_off = TimesOffFromJson(root.Get("times_off"));
   }
+  if (root.Has("time_errors")) {
+    plan.time_errors = graph::ParseTimeErrors(root.Get("time_errors"));
+  }
   if (root.Has("offload")) plan.offload = ReadOffload(root.Get("offload"));
   if (root.Has("host")) plan.host = ReadHost(root.Get("host"));
   if (root.Has("device")) plan.device = PlanDeviceFromJson(root.Get("device"));
@@ -389,6 +393,9 @@ std::string PlanToJson(const Plan& plan) {
     if (plan.any_schedule->is_loose) root["any_schedule"]["loose"] = true;
   }
   if (plan.times_off) root["times_off"] = ToJson(*plan.times_off);
+  if (plan.time_errors) {
+    root["time_errors"] = graph::TimeErrorsJson(*plan.time_errors);
+  }
   if (plan.offload) root["offload"] = ToJson(*plan.offload);
   if (plan.host) root["host"] = ToJson(*plan.host);
   if (plan.device) root["device"] = ToJson(*plan.device);

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "graph/profile/model_info.h"
 #include "graph/trace/simulation.h"
 #include "problems/model/memory_model.h"
 #include "problems/plan/times_off.h"
@@ -172,6 +173,8 @@ struct Plan {
   std::optional<AnySchedule> any_schedule =
       {};                                  // if there is a plan on a trace
   std::optional<TimesOff> times_off = {};  // likewise, without offload
+  // How far the times that it was made with are off, if they are predictions.
+  std::optional<graph::TimeErrors> time_errors = {};
   int64_t peak_bytes = kNotStated;
   std::string peak_module;
   std::vector<PlannedModule> modules;  // in forward pre-order

@@ -18,11 +18,12 @@ constexpr char kTraceOfLength[] = ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz";
 class LengthsCommandTest : public CliTest {
  protected:
   Outcome Run(const std::string& command, const std::string& lengths,
-              const std::vector<std::string>& more = {}) const {
+              const std::vector<std::string>& more = {},
+              const std::string& trace = kTraceOfLength) const {
     PutFile("lengths", lengths);
     std::vector<std::string> arguments{"lengths " + command,
-                                       "32=" + std::string(kTraceOfLength),
-                                       "--lengths", "lengths"};
+                                       "32=" + trace, "--lengths",
+                                       "lengths"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return Acplan(arguments);
   }
@@ -207,6 +208,9 @@ TEST_F(LengthsCommandTest, WrongInputIsRefused) {
   const Outcome plan =
       Run("plan", "32\n", {"--device-memory", "1GiB", "-o", "table.json"});
   ASSERT_EQ(plan.exit_code, 0) << plan.err;
+  json older = json::parse(graph::ReadFile(kTraceOfLength));
+  older.erase("model_tensors");
+  PutFile("older.json", older.dump());
   for (const char* command :
        {"plan", "simulate", "check", "explain", "report"}) {
     std::vector<std::string> more{"--ddp", "default", "--device-memory",
@@ -217,7 +221,7 @@ TEST_F(LengthsCommandTest, WrongInputIsRefused) {
     if (command == std::string("report")) {
       more.insert(more.end(), {"-o", "page.html"});
     }
-    const Outcome outcome = Run(command, "32\n", more);
+    const Outcome outcome = Run(command, "32\n", more, "older.json");
     EXPECT_EQ(outcome.exit_code, 2) << command;
     EXPECT_THAT(outcome.err, HasSubstr("--ddp: length 32: the trace does not "
                                        "say when gradients are ready"))

@@ -63,14 +63,21 @@ TEST_F(PlanCommandTest, SaysHowFarPredictedTimesAreOff) {
     PutFile("trace.json", trace.dump());
     return AcplanOut({"plan", "trace.json", "--budget", "99%"});
   };
-  EXPECT_THAT(plan(), Not(HasSubstr("\ntimes ")));
-  trace["device"]["time_errors"] = {{"median", 0.07}, {"ninety", 0.3}};
+  const json errors = {{"median", 0.07}, {"ninety", 0.3}};
+  ASSERT_EQ(trace["device"]["time_errors"], errors);
+  PutFile("trace.json", trace.dump());
+  EXPECT_EQ(AcplanJson({"plan", "trace.json", "--budget", "99%"})["time_errors"],
+            errors);
+  EXPECT_THAT(AcplanOut({"frontier", "trace.json", "--points", "2"}),
+              HasSubstr("\ntimes           predicted for a100: half of "));
   EXPECT_THAT(plan(), HasSubstr("\ntimes           predicted for a100: half of "
                                 "the steps that were measured are within 7%, "
                                 "nine in ten within 30%\n"));
   trace["device"]["time_errors"] = {{"median", 0}, {"ninety", 0}};
   EXPECT_THAT(plan(), HasSubstr("\ntimes           predicted for a100, on "
                                 "which no step was measured\n"));
+  trace["device"].erase("time_errors");
+  EXPECT_THAT(plan(), Not(HasSubstr("\ntimes ")));
 }
 
 TEST_F(PlanCommandTest, TheTableAgreesWithTheJson) {

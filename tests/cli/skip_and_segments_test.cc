@@ -117,7 +117,8 @@ TEST_F(SkipAndSegmentsTest, PlansAreWhatOtherCommandsFind) {
     SCOPED_TRACE(budget);
     const json plan =
         AcplanJson({"plan", kSkippingTrace, "--budget", budget, "--decisions",
-                    "save,recompute,skip", "--segments", "auto"});
+                    "save,recompute,skip", "--segments", "auto",
+                    "--without-host"});
     PutFile("plan.json", plan.dump());
     ASSERT_EQ(plan["status"], "optimal");
     EXPECT_THAT(plan["modules"].dump(), HasSubstr("\"skip\""));

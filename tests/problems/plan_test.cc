@@ -39,6 +39,7 @@ void ExpectEqual(const Plan& a, const Plan& b) {
   EXPECT_EQ(a.overhead, b.overhead);
   EXPECT_EQ(a.any_schedule, b.any_schedule);
   EXPECT_EQ(a.times_off, b.times_off);
+  EXPECT_EQ(a.time_errors, b.time_errors);
   EXPECT_EQ(a.host, b.host);
   EXPECT_EQ(a.offload, b.offload);
   EXPECT_EQ(a.peak_bytes, b.peak_bytes);
@@ -72,6 +73,7 @@ Plan FullPlan() {
       .by_operator = {.upper = {.step = .5}, .lower = WorstRegret{.step = .3}},
       .worst_kinds = graph::ByKind<double>{1.25, 0, .8, 1.25, .8},
       .least_step = .005};
+  plan.time_errors = {.median = .07, .ninety = .3};
   plan.host = {.baseline_ms = 1.0 / 7,
                .ms = 2.0 / 7,
                .device_ms = 2.2 / 7,

@@ -1,18 +1,20 @@
-"""Compares predicted times, and what fits, with measurements on GPUs that others published.
+"""Compares predicted times, peaks of memory, and what fits, with measurements on GPUs that
+others published.
 
     PYTHONPATH=.:tests python tests/compare_gpu_truth.py [--every N] TABLE.csv[.gz]...
 
 in adapters/torch. A table has the columns source, gpu, model, build, batch, size, precision,
-checkpointing, compiled, metric, value and note; rows of metrics op_ms, forward_ms, backward_ms,
-step_ms and fits are compared. Rows that cannot be (an operator, GPU or model that is not known
+checkpointing, compiled, metric, value, unit, note and torch; rows of metrics op_ms, forward_ms,
+backward_ms, step_ms, peak_allocated and fits are compared. Rows that cannot be (an operator, GPU or model that is not known
 here) are counted. Rows of timm need timm 0.6.7 (`pip install --no-deps timm==0.6.7 torchvision`), and
 every Nth model is traced.
 
 Prints a table in Markdown: for each source, kind of row and GPU how many rows there are, the
 median of predicted / measured, and median and 90th percentile of the error; of operators those
 above .1 ms. The last column is the median error after one factor for the group: what is left
-if a GPU was measured once. A second table is about batches that ran or did not: how many of
-either are predicted to fit (gpu_truth_fits.py).
+if a GPU was measured once. A second table is about peaks of memory (gpu_truth_modules.py), a
+third one about batches that ran or did not: how many of either are predicted to fit
+(gpu_truth_fits.py).
 """
 
 import argparse
@@ -30,10 +32,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from gpu_truth_fits import Fit, fits_of
-from gpu_truth_operators import GPUS, Row, module_ms, operator_ms
+from gpu_truth_modules import measured_bytes, module_ms, peak_bytes
+from gpu_truth_operators import GPUS, Row, operator_ms
 from gpu_truth_steps import LANGUAGE_MODELS, language_model_ms, step_ms, timm_trace
 
 _LEAST_MS = 0.1
+_NEAR_BYTES = 0.1 * 2**20
 
 
 def _rows(path: pathlib.Path) -> Iterator[Row]:
@@ -99,7 +103,7 @@ class _Predictor:
 def _compare_times(rows: Sequence[Row], predictor: _Predictor) -> list[tuple[object, ...]]:
     """Prints the table of times. Returns each row's prediction."""
     groups = collections.defaultdict(list)
-    predictions = []
+    predictions: list[tuple[object, ...]] = []
     for row in rows:
         measured = float(row["value"])
         if row["metric"] == "op_ms" and measured < _LEAST_MS:
@@ -122,6 +126,42 @@ def _compare_times(rows: Sequence[Row], predictor: _Predictor) -> list[tuple[obj
                 print(_line(", ".join(keys), ratios))
         every = [r for keys, ratios in groups.items() if keys[0] == source for r in ratios]
         print(_line(f"**{source}**", every))
+    return predictions
+
+
+def _compare_peaks(rows: Sequence[Row], predictor: _Predictor) -> list[tuple[object, ...]]:
+    """Prints the table of peaks. Returns each row's prediction."""
+    groups = collections.defaultdict(list)
+    predictions: list[tuple[object, ...]] = []
+    for row in rows:
+        predicted = predictor(lambda row: peak_bytes(row, GPUS.get(row["gpu"])), row)
+        if predicted is None:
+            continue
+        measured = measured_bytes(row)
+        groups[row["source"], row["model"], row["gpu"]].append((predicted, measured))
+        predictions.append(
+            (
+                row["source"],
+                row["model"],
+                row["gpu"],
+                row["build"],
+                row["size"],
+                measured,
+                predicted,
+            )
+        )
+    print(
+        "| source, operator, GPU | rows | within .1 MiB | largest error | predicted / measured |"
+    )
+    print("|---|---:|---:|---:|---:|")
+    for keys, pairs in sorted(groups.items()):
+        near = sum(abs(p - m) <= _NEAR_BYTES for p, m in pairs)
+        ratio = statistics.median(p / m for p, m in pairs)
+        worst = max((p - m for p, m in pairs), key=abs) / 2**20
+        print(f"| {', '.join(keys)} | {len(pairs)} | {near} | {worst:+.3f} MiB | {ratio:.4f} |")
+    every = [pair for pairs in groups.values() for pair in pairs]
+    near = sum(abs(p - m) <= _NEAR_BYTES for p, m in every)
+    print(f"| **all** | {len(every)} | {near} | | |")
     return predictions
 
 
@@ -160,6 +200,9 @@ def main() -> None:
     times = [row for row in rows if row["metric"].endswith("_ms")]
     if times:
         predictions += _compare_times(times, predictor)
+    peaks = [row for row in rows if row["metric"] == "peak_allocated"]
+    if peaks:
+        predictions += _compare_peaks(peaks, predictor)
     fits = [row for row in rows if row["metric"] == "fits"]
     if fits:
         predictions += _compare_fits(fits, predictor)

@@ -4,8 +4,13 @@ The benchmark tried the batches 512, 384, 256, 192, ... until one did not run ou
 a row says that its batch fits, and that the next larger one does not. The prediction is the
 smallest device on which the run ends, with PyTorch's allocator and its defaults, beside what a
 card of that name offers without CUDA's context.
+
+Before 1.13, PyTorch loaded all of its kernels into the context. A process that held one number
+had 1,687 MiB of an RTX 3090 (PyTorch 1.8.2, CUDA 11.1: pytorch/pytorch#55277), 2 MiB of them
+for the number. One that held 158 MiB had 1,644 MiB (PyTorch 1.7.1, CUDA 11.0: #49877).
 """
 
+import csv
 import dataclasses
 import json
 import pathlib
@@ -17,6 +22,9 @@ from gpu_truth_operators import Row
 from gpu_truth_steps import timm_trace
 
 _LARGEST = 512
+_FIRST_LAZY = (1, 13)
+_CONTEXT_OF_ALL_KERNELS = 1685 * 2**20
+_TABLE = pathlib.Path(__file__).parents[3] / "data" / "devices" / "memory.csv"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +64,8 @@ def fits_of(row: Row, device: Device) -> list[Fit]:
 def _fit(row: Row, device: Device, batch: int, fits: bool) -> Fit:
     traced = timm_trace(row, device, batch, keeps_gradients=True)
     least, offered = _least_and_offered(traced, device)
+    if _loads_all_kernels(row):
+        offered = _capacity_bytes(device) - _CONTEXT_OF_ALL_KERNELS
     peak = traced.peak_bytes
     return Fit(row["model"], row["precision"], batch, fits, least, peak, offered)
 
@@ -67,3 +77,20 @@ def _least_and_offered(traced: Trace, device: Device) -> tuple[int, int]:
         options = ["--allocator", "native", "--device-memory", device.name, "--json"]
         run = json.loads(run_acplan(["simulate", str(file), *options]))["run"]
     return run["least_device_bytes"], run["device_bytes"]
+
+
+def _loads_all_kernels(row: Row) -> bool:
+    """Returns whether the row was measured by a PyTorch before 1.13, as "1.12 cu113"."""
+    version = row.get("torch", "").split(" ")[0].split(".")
+    return len(version) > 1 and tuple(map(int, version[:2])) < _FIRST_LAZY
+
+
+def _capacity_bytes(device: Device) -> int:
+    """Returns the least capacity of the device that the table of devices has."""
+    with _TABLE.open() as file:
+        gib = [
+            float(row["capacity_gib"])
+            for row in csv.DictReader(file)
+            if row["gpu"] == device.name and row["capacity_gib"]
+        ]
+    return int(min(gib) * 2**30)

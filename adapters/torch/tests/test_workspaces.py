@@ -210,6 +210,100 @@ def test_sums_of_rows() -> None:
     assert _bytes(aten.sum.default, _empty(0, 5)) == 0
 
 
+def test_softmax_backward_makes_a_product_first() -> None:
+    x = _empty(2, 4, 256, 256)
+    assert _bytes(aten._softmax_backward_data.default, x, x, -1, BF16) == x.nbytes
+    wide = _empty(2, 4, 256, 256, dtype=torch.float32)
+    assert _bytes(aten._softmax_backward_data.default, wide, x, -1, BF16) == wide.nbytes
+    assert _bytes(aten._log_softmax_backward_data.default, x, x, -1, BF16) == 0
+
+
+def test_losses_are_reduced_from_those_of_elements() -> None:
+    x, row = _empty(64, 1024, dtype=torch.float32), _empty(1024, dtype=torch.float32)
+    none, mean, total = range(3)
+    for loss in (
+        aten.mse_loss,
+        aten.smooth_l1_loss,
+        aten.huber_loss,
+        aten.binary_cross_entropy,
+    ):
+        assert _bytes(loss.default, x, x) == x.nbytes
+    assert _bytes(aten.mse_loss.default, x, row, mean) == x.nbytes
+    assert _bytes(aten.mse_loss.default, row, x, total) == x.nbytes
+    assert _bytes(aten.mse_loss.default, x, x, none) == 0
+
+
+def test_products_copy_matrices_that_cublas_does_not_take() -> None:
+    x, weight = _empty(64, 128), _empty(256, 128)
+    assert _bytes(aten.mm.default, x, weight.t()) == 0
+    assert _bytes(aten.mm.default, _empty(64, 256)[:, :128], weight.t()) == 0
+    # The gradient of a sum is one element.
+    assert _bytes(aten.mm.default, _empty(1, 1).expand(64, 256), weight) == 64 * 256 * 2
+    every_second = _empty(64, 256)[:, ::2]
+    assert _bytes(aten.addmm.default, _empty(256), every_second, weight.t()) == 64 * 128 * 2
+    heads = _heads().flatten(0, 1)
+    batched = _empty(8, 64, 256)
+    assert _bytes(aten.bmm.default, heads, batched) == 0
+    repeated = _empty(8, 256, 1).expand(8, 256, 64)
+    assert _bytes(aten.bmm.default, repeated, batched) == 8 * 256 * 64 * 2
+
+
+def test_masked_scatter_has_a_place_for_each_element() -> None:
+    x = _empty(4, 1000)
+    mask = torch.empty(4, 1000, dtype=torch.bool, device="meta")
+    assert _bytes(aten.masked_scatter_.default, x, mask, x) == _blocks(8 * 4000)
+
+
+class _Composed(torch.nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.x = torch.nn.Parameter(torch.empty(128, 64, device="meta"))
+        self._function = function
+
+    def forward(self) -> torch.Tensor:
+        result: torch.Tensor = self._function(self.x)
+        return result.mean()
+
+
+X, ROWS = 128 * 64 * 4, 512  # bytes of the parameter, and of an element for each of its rows
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "size"),
+    [
+        # -inf or not, by element and by row; a zero
+        ("_safe_softmax", lambda x: aten._safe_softmax(x, -1), 128 * 64 + 2 * ROWS),
+        ("isinf", lambda x: x * x.isinf(), X),  # the absolute value
+        ("dist", lambda x: torch.dist(x, x.detach()), X),  # the difference
+        # the logarithm of the sigmoid, and the loss of each element
+        (
+            "binary_cross_entropy_with_logits",
+            lambda x: torch.nn.functional.binary_cross_entropy_with_logits(x, x.detach()),
+            2 * X,
+        ),
+        ("masked_scatter", lambda x: x.masked_scatter(x > 0, x.detach()), 2 * X),
+        ("masked_fill", lambda x: x.masked_fill(x > 0, 0), 0),
+    ],
+)
+def test_composed_operators_have_the_memory_of_their_parts(
+    name: str, function: Any, size: int
+) -> None:
+    data = acplan.trace(_Composed(function), source=False).data
+    operators = data["operators"]
+    first = next(k for k, o in enumerate(operators) if o["name"].split(".")[1] == name)
+    within = [s for s in data["storages"] if (s["born"], s["freed"]) == (first, first + 1)]
+    assert sum(s["bytes"] for s in within) == size
+
+
+def test_a_composed_operator_takes_the_time_of_its_parts() -> None:
+    data = acplan.trace(
+        _Composed(lambda x: x.masked_fill(torch.isinf(x), 0)), source=False
+    ).data
+    times = {o["name"].split(".")[1]: o["runtime_ms"] for o in data["operators"]}
+    launch = 0.004
+    assert times["isinf"] > 2 * launch < times["masked_fill"]
+
+
 def test_workspaces_of_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     assert persistent_bytes(DEVICES["a100"]) == 2 * 8_519_680

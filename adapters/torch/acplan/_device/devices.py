@@ -255,6 +255,15 @@ DEVICES: Mapping[str, Device] = dict(
             shares=_AMPERE_SHARES,
         ),
         _accelerator(
+            "a100-pcie", "NVIDIA A100 80GB PCIe", "A100-PCIE", (8, 0), (19.5, 156),
+            shares=_AMPERE_SHARES,
+        ),
+        _device(
+            "a100-pcie-40gb", "NVIDIA A100-PCIE-40GB", ((8, 0), 108), (40, 1.555),
+            (19.5, 312, 312, 312, 156), shares=(0.87, 0.82, 0.88),
+            source="NVIDIA A100 datasheet, 40GB PCIe",
+        ),
+        _accelerator(
             "a800", "NVIDIA A800-SXM4-80GB", "A800-SXM4-80GB", (8, 0), (19.5, 156),
             shares=_AMPERE_SHARES,
         ),
@@ -296,6 +305,11 @@ DEVICES: Mapping[str, Device] = dict(
         _accelerator(
             "gb300", "NVIDIA GB300", "GB300", (10, 3), (80, 1250), shares=_BLACKWELL_SHARES
         ),
+        _device(
+            "mi250x", "AMD Instinct MI250X", ((9, 0), 110), (64, 1.6384),
+            (47.85, 191.5, 191.5, 191.5, 0), shares=_CDNA_SHARES,
+            source="AMD Instinct MI250X data sheet: one of its two dies, which is a device",
+        ),
         _accelerator(
             "mi300x", "AMD Instinct MI300X", "MI300X", (9, 4), (163.4, 0), shares=_CDNA_SHARES
         ),
@@ -328,6 +342,11 @@ DEVICES: Mapping[str, Device] = dict(
             "a6000", "NVIDIA RTX A6000", ((8, 6), 84), (48, 0.768),
             (38.7, 154.8, 154.8, 154.8, 77.4), shares=(0.87, 0.85, 0.7),
             source="NVIDIA RTX A6000 datasheet",
+        ),
+        _device(
+            "a40", "NVIDIA A40", ((8, 6), 84), (48, 0.696),
+            (37.4, 149.7, 149.7, 149.7, 74.8), shares=(0.87, 0.85, 0.7),
+            source="NVIDIA A40 datasheet",
         ),
         _device(
             "rtx6000-ada", "NVIDIA RTX 6000 Ada Generation", ((8, 9), 142), (48, 0.96),
@@ -363,6 +382,11 @@ DEVICES: Mapping[str, Device] = dict(
             "v100", "Tesla V100-SXM2-32GB", ((7, 0), 80), (32, 0.9),
             (15.7, 15.7, 125, 15.7, 0), shares=(0.91, 0.8, 0.95),
             source="NVIDIA V100 datasheet, SXM2",
+        ),
+        _device(
+            "v100-pcie", "Tesla V100-PCIE-32GB", ((7, 0), 80), (32, 0.9), (14, 14, 112, 14, 0),
+            shares=(0.91, 0.8, 0.95),
+            source="NVIDIA V100 datasheet, PCIe",
         ),
         _device(
             "v100-16gb", "Tesla V100-SXM2-16GB", ((7, 0), 80), (16, 0.9),

@@ -224,6 +224,18 @@ def _by_width(narrow: float, middle: float, wide: float) -> Callable[[Call, Rate
     return seconds
 
 
+def _softmax_backward(call: Call, rates: Rates) -> float:
+    """Returns the seconds of two kernels: the product of gradient and result comes first."""
+    return call.traffic / rates.memory_rate + _by_width(1.05, 1.25, 1.67)(call, rates)
+
+
+def _reduced_loss(call: Call, rates: Rates) -> float:
+    """Returns the seconds of two kernels: the first one writes each element's loss."""
+    is_reduced = call.outputs[0].dim() == 0 and call.inputs[0].dim() > 0
+    losses = bytes_of(call.inputs[0]) if is_reduced else 0
+    return (call.traffic + 2 * losses) / rates.memory_rate
+
+
 # Ada and the Blackwell of graphics cards: 48 to 96 MB.
 _LARGE_CACHES = ((8, 9), (12, 0))
 
@@ -280,6 +292,7 @@ _SCATTERS = (
     "index_put", "index_put_", "_unsafe_index_put", "index_add", "index_add_", "scatter",
     "scatter_", "scatter_add", "scatter_add_",
 )  # fmt: skip
+_REDUCED_LOSSES = ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy")
 _PADS = ("slice_backward", "select_backward", "constant_pad_nd")
 
 _SECONDS: Mapping[str, Callable[[Call, Rates], float]] = {
@@ -304,7 +317,8 @@ _SECONDS: Mapping[str, Callable[[Call, Rates], float]] = {
     "aten.embedding_dense_backward": _embedding_backward,
     "aten._softmax": _by_width(1.05, 1.25, 1.9),
     "aten._log_softmax": _by_width(1.05, 1.25, 1.9),
-    "aten._softmax_backward_data": _by_width(1.05, 1.25, 1.67),
+    "aten._softmax_backward_data": _softmax_backward,
+    **{f"aten.{name}": _reduced_loss for name in _REDUCED_LOSSES},
     "aten._log_softmax_backward_data": _by_width(1.05, 1.25, 1.67),
     "aten.native_layer_norm": _by_width(1.25, 1.45, 1.6),
     "aten._fused_rms_norm": _by_width(1.25, 1.45, 1.6),

@@ -29,6 +29,9 @@ _PRODUCTS = frozenset(
 )
 
 
+_REDUCED_LOSSES = ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy")
+
+
 def workspace_bytes(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, device: Device
 ) -> int:
@@ -91,6 +94,23 @@ def _cublas_workspace(device: Device) -> int:
         _pytorch() >= (2, 11) and device.capability[0] in (9, 10, 12)
     )
     return 32 * 2**20 if is_large else (4096 * 2 + 16 * 8) * 1024
+
+
+def _copied_operands(arguments: Arguments, device: Device) -> int:
+    """Returns the bytes of copies of matrices whose strides cuBLAS does not take: neither
+    rows nor columns are in one piece, or an expanded tensor repeats them."""
+    names = ("self", "mat1", "mat2", "batch1", "batch2")
+    operands = [arguments[name] for name in names if name in arguments]
+    return _blocks(*(m.nbytes for m in operands[-2:] if not _is_taken_by_cublas(m)))
+
+
+def _is_taken_by_cublas(matrix: torch.Tensor) -> bool:
+    if matrix.layout != torch.strided:
+        return True
+    (rows, columns), (down, along) = matrix.shape[-2:], matrix.stride()[-2:]
+    if matrix.is_contiguous() or matrix.mT.is_contiguous():
+        return True
+    return (along == 1 and down >= max(1, columns)) or (down == 1 and along >= max(1, rows))
 
 
 # --- Attention
@@ -224,6 +244,28 @@ def _cudnn_attention_backward(arguments: Arguments, device: Device) -> int:
 
 
 # --- Norms
+
+
+def _reduced_loss(arguments: Arguments, device: Device) -> int:
+    """Returns the bytes of the losses of all elements, if their sum or mean is asked for."""
+    input, target = arguments["self"], arguments["target"]
+    if arguments["reduction"] == 0:
+        return 0
+    shape = torch.broadcast_shapes(input.shape, target.shape)
+    dtype = torch.promote_types(input.dtype, target.dtype)
+    return _blocks(math.prod(shape) * dtype.itemsize)
+
+
+def _masked_scatter(arguments: Arguments, device: Device) -> int:
+    """Returns the bytes of the place in the source of every element."""
+    return _blocks(_INDEX * arguments["self"].numel())
+
+
+def _softmax_backward(arguments: Arguments, device: Device) -> int:
+    """Returns the bytes of the product of gradient and result."""
+    gradient, output = arguments["grad_output"], arguments["output"]
+    dtype = torch.promote_types(gradient.dtype, output.dtype)
+    return _blocks(output.numel() * dtype.itemsize)
 
 
 def _group_norm(arguments: Arguments, device: Device) -> int:
@@ -415,6 +457,10 @@ _MODELS: dict[str, Callable[[Arguments, Device], int]] = {
     "_scaled_dot_product_flash_attention_backward": _flash_backward,
     "_scaled_dot_product_efficient_attention_backward": _efficient_backward,
     "_scaled_dot_product_cudnn_attention_backward": _cudnn_attention_backward,
+    "_softmax_backward_data": _softmax_backward,
+    **dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), _copied_operands),
+    **dict.fromkeys(_REDUCED_LOSSES, _reduced_loss),
+    "masked_scatter_": _masked_scatter,
     "native_group_norm": _group_norm,
     "native_group_norm_backward": _group_norm_backward,
     "_foreach_norm": _foreach_norm,

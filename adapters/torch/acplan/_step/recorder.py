@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from acplan._base.composed import COMPOSED, run_parts
 from acplan._base.operators import (
     OF_WAITING,
     device_asked,
@@ -125,24 +126,27 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         is_unseen = self.log.is_quiet or is_of_nothing(func, args)
         if not is_unseen and func is ring_attention():
-            return self._run_ring(func, args, kwargs)
+            return self._run_parts(func, args, kwargs, lambda: run_ring(*args, **kwargs))
+        if not is_unseen and func in COMPOSED:
+            return self._run_parts(func, args, kwargs, lambda: run_parts(func, args, kwargs))
         out = func(*args, **kwargs)
         if not is_unseen:
             self._record(func, args, kwargs, out)
         return out
 
-    def _run_ring(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs ring attention, and records it with the time of all that runs in it, and with
-        the most memory that is in use meanwhile."""
+    def _run_parts(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[[], Any]
+    ) -> Any:
+        """Runs an operator by others, and records it with the time of all that runs in it, and
+        with the most memory that is in use meanwhile."""
         inner = Recorder(self._device, kernels=self._kernels)
         with inner:
-            out = run_ring(*args, **kwargs)
+            out = run()
         storages = [s for s in inner.log.storages if s.born >= 0 and s.on_device]
         lives = live_bytes([(s.born, s.freed, s.bytes) for s in storages], inner.log.now)
-        results = [t.untyped_storage() for t in out if t.device.type == "cuda"]
-        self._add_workspace(
-            max(lives, default=0) - sum(block_bytes(result.nbytes()) for result in results)
-        )
+        results = {t.untyped_storage() for t in tensors_of(out) if t.device.type == "cuda"}
+        made = sum(block_bytes(result.nbytes()) for result in results)
+        self._add_workspace(max(lives, default=0) - made)
         self._record(func, args, kwargs, out)
         self.log.operators[-1].runtime_ms = sum(o.runtime_ms for o in inner.log.operators)
         return out
