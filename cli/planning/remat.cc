@@ -280,10 +280,12 @@ RematPlan Answer(const RematFlags& flags, const JointGraph& graph,
   };
   const solver::Stopwatch stopwatch;
   const ResolvedBudget budget = Resolve(flags, graph, limits, terminal);
-  problems::RematQuestion question{
-      .budget_bytes = budget.bytes,
-      .kept_bytes = KeptBytes(flags),
-      .limits = solver::LeftOf(limits, stopwatch.Seconds())};
+  // The search for the least budget leaves its share of the time.
+  const double spent_s =
+      std::min(stopwatch.Seconds(), kLeastShare * limits.time_limit_s);
+  problems::RematQuestion question{.budget_bytes = budget.bytes,
+                                   .kept_bytes = KeptBytes(flags),
+                                   .limits = solver::LeftOf(limits, spent_s)};
   if (budget.least) question.start = budget.least->is_kept;
   RematPlan plan = problems::PlanRemat(graph, question, flags.link.Parse());
   if (budget.least) plan.least = budget.least;
@@ -418,7 +420,8 @@ Command AddRematCommand(CLI::App& program) {
                   "feasible one")
       ->type_name("POINTS");
   app->add_option("--time-limit", flags->time_limit,
-                  "seconds for the search (30); none: no limit")
+                  "seconds for the search (30), with --offload for the plan "
+                  "without moves and for the moves each; none: no limit")
       ->type_name("SECONDS");
   app->add_option("--gap", flags->gap,
                   "stop within this share of the optimum, 0 (default) to 1")

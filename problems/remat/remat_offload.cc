@@ -65,7 +65,9 @@ class MovedPlanSearch {
         simulator_(graph_),
         no_ms_(kNoShare * problem.AllMs()) {}
 
-  RematOffload Run() {
+  // Begins with the best plan without moves for the budget, if there is one.
+  RematOffload Run(const std::optional<JointRun>& without) {
+    if (without) answer_.best = MovedRun{.run = *without};
     const JointRun all_kept = simulator_.Run(simulator_.AllKept());
     Try(all_kept, {});
     if (!question_.start.empty()) Try(simulator_.Run(question_.start), {});
@@ -97,11 +99,13 @@ class MovedPlanSearch {
     return true;
   }
 
-  // Starts from plans without moves for this budget and larger ones.
+  // Starts from plans without moves for larger budgets.
   void Start(int64_t most) {
     const std::vector<int64_t> budgets = Ladder(question_.budget_bytes, most);
     std::vector<char> start;
-    for (size_t k = 0; k < budgets.size() && !IsOver(); ++k) {
+    if (answer_.best && answer_.best->run.moves.empty())
+      start = answer_.best->run.is_kept;
+    for (size_t k = 1; k < budgets.size() && !IsOver(); ++k) {
       const double seconds = clock_.limits().time_limit_s * kStartShare;
       solver::SearchLimits limits = clock_.Remaining();
       limits.on_progress = {};
@@ -266,7 +270,12 @@ RematOffload SolveRematOffload(const RematProblem& problem,
                                const RematQuestion& question,
                                const LinkLimits& link) {
   RefuseTies(*problem.graph);
-  return MovedPlanSearch(problem, question, link).Run();
+  RematQuestion alone = question;
+  alone.limits.on_progress = {};
+  RematAnswer answer = SolveRemat(problem, alone);
+  std::optional<JointRun> without;
+  if (IsFound(answer)) without = std::move(answer.run);
+  return MovedPlanSearch(problem, question, link).Run(without);
 }
 
 std::optional<LeastMoved> FindLeastMoved(const RematProblem& problem,
@@ -274,13 +283,12 @@ std::optional<LeastMoved> FindLeastMoved(const RematProblem& problem,
                                          const solver::SearchLimits& limits) {
   const JointGraph& graph = *problem.graph;
   RefuseTies(graph);
-  const solver::LimitClock clock(limits);
   const JointSimulator simulator(graph);
-  solver::SearchLimits half = limits;
-  half.time_limit_s *= kStartShare;
-  half.on_progress = {};
-  const LeastRematBudget least = FindLeastRematBudget(problem, half);
+  solver::SearchLimits alone = limits;
+  alone.on_progress = {};
+  const LeastRematBudget least = FindLeastRematBudget(problem, alone);
   if (!least.exists) return std::nullopt;
+  const solver::LimitClock clock(alone);
   const JointRun all_kept = simulator.Run(simulator.AllKept());
   std::optional<LeastMoved> best;
   const auto take = [&](const JointRun& run) {
@@ -295,9 +303,8 @@ std::optional<LeastMoved> FindLeastMoved(const RematProblem& problem,
   std::vector<char> start = least.is_kept;
   for (const int64_t budget : Ladder(least.bytes, all_kept.peak_bytes)) {
     solver::SearchLimits part = clock.Remaining();
-    part.on_progress = {};
     part.time_limit_s =
-        std::min(part.time_limit_s, half.time_limit_s / kBudgets);
+        std::min(part.time_limit_s, alone.time_limit_s / kBudgets);
     const RematAnswer answer = SolveRemat(
         problem, {.budget_bytes = budget, .limits = part, .start = start});
     if (!IsFound(answer)) continue;

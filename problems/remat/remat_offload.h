@@ -27,7 +27,9 @@ struct RematOffload {
 // Throws InputError if the graph has tied nodes: then nothing moves.
 void RefuseTies(const graph::JointGraph& graph);
 
-// Looks for a plan. The search starts from plans without moves for budgets from the
+// Looks for a plan, which costs no more than SolveRemat's answer to the question: that is
+// found first, within the limits, which then begin anew for the moves.
+// The search goes on from plans without moves for budgets from the
 // question's to what everything kept needs, and from plans that have as much more room at
 // every moment as the link can have carried by then, moves as much of each as the budget asks for,
 // and improves the best one by single decisions. It proves nothing itself. The bound
@@ -38,7 +40,8 @@ RematOffload SolveRematOffload(const RematProblem& problem,
                                const RematQuestion& question,
                                const LinkLimits& link);
 
-// The least peak of the plans that the search tries, and bytes that every plan needs.
+// The least peak of the plans that the search tries, and bytes that every plan needs. The
+// limits begin anew once the least budget without moves is found.
 struct LeastMoved {
   int64_t bytes = 0;
   int64_t bound_bytes = 0;
