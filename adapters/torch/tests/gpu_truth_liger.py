@@ -113,6 +113,17 @@ def _rms(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return weight * _scaled(x.float(), eps).to(x.dtype)
 
 
+def _softmax(s: dict[str, Any], dtype: torch.dtype) -> Case:
+    x = torch.empty(s["M"], s["N"], dtype=dtype)
+    return Function(lambda x: x.softmax(-1), x=x), ()
+
+
+def _megatron_rms_norm(s: dict[str, Any], dtype: torch.dtype) -> Case:
+    shape = s["S"], s["B"], s["H"]
+    module = nn.RMSNorm(s["H"], 1e-6, dtype=torch.bfloat16)
+    return module, (_leaf(*shape, dtype=torch.bfloat16),)
+
+
 def _rms_norm(s: dict[str, Any], dtype: torch.dtype) -> Case:
     module = Function(lambda x, weight: _rms(x, weight, s["eps"]), weight=torch.empty(s["H"]))
     return module, (_leaf(s["M"], s["H"], dtype=dtype),)
@@ -181,7 +192,9 @@ _MODULES: Mapping[str, Callable[[dict[str, Any], torch.dtype], Case]] = {
     "fused_add_rms_norm": _add_rms_norm,
     "layer_norm": _layer_norm,
     "group_norm": _group_norm,
+    "megatron_rms_norm": _megatron_rms_norm,
     "megatron_swiglu": _megatron_swiglu,
+    "softmax": _softmax,
     "tvd": _tvd,
     "kl_div": _kl_div,
 }

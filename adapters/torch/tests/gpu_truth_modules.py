@@ -8,8 +8,8 @@ gradients of those before, and keeps a name for its output while it runs backwar
     y.backward(gradient, retain_graph=True)      # or loss.backward()
 
 A time is that of such a call, or of its first or second line. Calls that are timed add to the
-gradients of weights alone. Where a benchmark does something else, the comment beside it says so.
-Peaks of embeddings are left out: they have 12 GiB whose origin the script does not show.
+gradients of weights alone. Where a benchmark does something else, the comment beside it says
+so. Peaks of embeddings are left out: they have 12 GiB whose origin the script does not show.
 """
 
 import dataclasses
@@ -23,7 +23,6 @@ from torch import nn
 from acplan import Device, Trace, trace
 from gpu_truth_liger import Case, Function, case_of
 from gpu_truth_operators import Row
-
 
 _LEFT_OUT = ("embedding",)
 _UNITS = {"MiB": 2**20, "GB": 10**9}
@@ -57,7 +56,7 @@ class _Harness:
     keeps_graph: bool = True
     frees_gradients: bool = False  # of the call before
     sums_output: bool = False  # and runs backward from there
-    has_twin: bool = False  # the layer of another implementation is there as well
+    twins: int = 0  # weights of other implementations that are there as well
     is_whole: bool = False  # also where it is said to be the backward pass
     # The inputs are a softmax of leaves, made once: backward passes go on to the leaves.
     takes_softmax: bool = False
@@ -67,12 +66,16 @@ _SOFTMAX = ("aten._softmax.default", "aten._log_softmax.default")
 
 _HARNESSES = {
     "cross_entropy": _Harness(is_loss=True, keeps_graph=False),
-    "fused_linear_cross_entropy": _Harness(is_loss=True, keeps_graph=False, has_twin=True),
-    "fused_add_rms_norm": _Harness(keeps_graph=False),
+    "fused_linear_cross_entropy": _Harness(is_loss=True, keeps_graph=False, twins=1),
+    "fused_add_rms_norm": _Harness(keeps_graph=False, twins=3),
+    "group_norm": _Harness(twins=1),
     "kl_div": _Harness(is_loss=True, takes_softmax=True),
+    "layer_norm": _Harness(twins=1),
+    "megatron_rms_norm": _Harness(keeps_graph=False, sums_output=True, is_whole=True),
     "megatron_swiglu": _Harness(
         keeps_graph=False, frees_gradients=True, sums_output=True, is_whole=True
     ),
+    "rms_norm": _Harness(twins=1),
     "tvd": _Harness(is_loss=True, takes_softmax=True),
 }
 
@@ -86,7 +89,7 @@ class _Call(nn.Module):
         super().__init__()
         self.module, self._harness = module, harness
         self.leaves = nn.ParameterList(leaves)
-        for k, weight in enumerate(module.parameters() if harness.has_twin else ()):
+        for k, weight in enumerate([*module.parameters()] * harness.twins):
             self.register_buffer(f"twin_{k}", torch.empty_like(weight))
         self._saved: list[torch.Tensor] = []
 
@@ -192,8 +195,8 @@ def module_ms(row: Row, device: Device) -> float | None:
 def _liger_bytes(row: Row, device: Device) -> int | None:
     harness = _harness_of(row)
     settings = {"softmax": harness.takes_softmax}
-    if row["model"] == "relu_squared":
-        settings["M"] = 1  # its script has randn(N) in place of randn(M, N)
+    if row["model"] in ("relu_squared", "softmax"):
+        settings["M"] = 1  # their scripts have randn(N) in place of randn(M, N)
     case = None if row["model"] in _LEFT_OUT else case_of(row, settings)
     if case is None:
         return None

@@ -1,17 +1,13 @@
 """Operators and small modules of public benchmarks on GPUs, by the names of their tables, for
 compare_gpu_truth.py."""
 
-import json
-import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import nn
 
-from acplan import DEVICES, Device, trace
+from acplan import DEVICES, Device
 from acplan._device.devices import OperatorRun
 
 aten = torch.ops.aten

@@ -291,8 +291,8 @@ def test_composed_operators_have_the_memory_of_their_parts(
     data = acplan.trace(_Composed(function), source=False).data
     operators = data["operators"]
     first = next(k for k, o in enumerate(operators) if o["name"].split(".")[1] == name)
-    within = [s for s in data["storages"] if (s["born"], s["freed"]) == (first, first + 1)]
-    assert sum(s["bytes"] for s in within) == size
+    storages = [s for s in data["storages"] if (s["born"], s["freed"]) == (first, first + 1)]
+    assert sum(s["bytes"] for s in storages) == size
 
 
 def test_a_composed_operator_takes_the_time_of_its_parts() -> None:

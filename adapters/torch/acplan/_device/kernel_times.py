@@ -218,8 +218,9 @@ def _by_width(narrow: float, middle: float, wide: float) -> Callable[[Call, Rate
         memory = call.traffic / rates.memory_rate
         if rates.capability in _LARGE_CACHES:
             return memory
-        width = call.inputs[0].shape[-1] if call.inputs[0].dim() else 1
-        return memory * (narrow if width <= 1024 else middle if width <= 8192 else wide)
+        row = call.inputs[0]
+        width = row.shape[-1] * row.element_size() if row.dim() else 1
+        return memory * (narrow if width <= 4096 else middle if width <= 32768 else wide)
 
     return seconds
 
@@ -322,8 +323,8 @@ _SECONDS: Mapping[str, Callable[[Call, Rates], float]] = {
     "aten._log_softmax_backward_data": _by_width(1.05, 1.25, 1.67),
     "aten.native_layer_norm": _by_width(1.25, 1.45, 1.6),
     "aten._fused_rms_norm": _by_width(1.25, 1.45, 1.6),
-    "aten.native_layer_norm_backward": _by_width(2.0, 2.3, 2.6),
-    "aten._fused_rms_norm_backward": _by_width(2.0, 2.2, 2.4),
+    "aten.native_layer_norm_backward": _by_width(1.5, 1.75, 1.95),
+    "aten._fused_rms_norm_backward": _by_width(1.5, 1.75, 1.95),
     "aten.sum": _reduction,
     "aten.mean": _reduction,
     "aten.native_group_norm": _group_norm,

@@ -86,7 +86,8 @@ class Call(NamedTuple):
 
     @property
     def traffic(self) -> float:
-        return sum(map(bytes_of, self.inputs)) + sum(map(bytes_of, self.outputs))
+        once = {id(tensor): tensor for tensor in self.inputs}  # x * x reads x once
+        return sum(map(bytes_of, once.values())) + sum(map(bytes_of, self.outputs))
 
 
 def bytes_of(tensor: torch.Tensor) -> int:

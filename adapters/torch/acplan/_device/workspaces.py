@@ -246,6 +246,19 @@ def _cudnn_attention_backward(arguments: Arguments, device: Device) -> int:
 # --- Norms
 
 
+def _copied_rows(*names: str) -> Callable[[Arguments, Device], int]:
+    """Returns the bytes of copies of these arguments where they are not in one piece."""
+
+    def copies(arguments: Arguments, device: Device) -> int:
+        return _blocks(*(_bytes_of_copy(arguments[name]) for name in names))
+
+    return copies
+
+
+def _bytes_of_copy(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_contiguous() else tensor.nbytes
+
+
 def _reduced_loss(arguments: Arguments, device: Device) -> int:
     """Returns the bytes of the losses of all elements, if their sum or mean is asked for."""
     input, target = arguments["self"], arguments["target"]
@@ -457,6 +470,13 @@ _MODELS: dict[str, Callable[[Arguments, Device], int]] = {
     "_scaled_dot_product_flash_attention_backward": _flash_backward,
     "_scaled_dot_product_efficient_attention_backward": _efficient_backward,
     "_scaled_dot_product_cudnn_attention_backward": _cudnn_attention_backward,
+    "native_layer_norm": _copied_rows("input"),
+    "native_layer_norm_backward": _copied_rows("grad_out", "input"),
+    "_fused_rms_norm": _copied_rows("input"),
+    "_fused_rms_norm_backward": _copied_rows("grad_out", "input"),
+    "_softmax": _copied_rows("self"),
+    "_log_softmax": _copied_rows("self"),
+    "_log_softmax_backward_data": _copied_rows("grad_output", "output"),
     "_softmax_backward_data": _softmax_backward,
     **dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), _copied_operands),
     **dict.fromkeys(_REDUCED_LOSSES, _reduced_loss),

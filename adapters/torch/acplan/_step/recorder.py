@@ -1,6 +1,7 @@
 """The recorder of a training step: a mode that logs each operator."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -126,19 +127,25 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         is_unseen = self.log.is_quiet or is_of_nothing(func, args)
         if not is_unseen and func is ring_attention():
-            return self._run_parts(func, args, kwargs, lambda: run_ring(*args, **kwargs))
+            return self._run_inside(func, args, kwargs, lambda: run_ring(*args, **kwargs), True)
         if not is_unseen and func in COMPOSED:
-            return self._run_parts(func, args, kwargs, lambda: run_parts(func, args, kwargs))
+            run = functools.partial(run_parts, func, args, kwargs)
+            return self._run_inside(func, args, kwargs, run, self.counts_workspaces)
         out = func(*args, **kwargs)
         if not is_unseen:
             self._record(func, args, kwargs, out)
         return out
 
-    def _run_parts(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[[], Any]
+    def _run_inside(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        run: Callable[[], Any],
+        counts_memory: bool,
     ) -> Any:
-        """Runs an operator by others, and records it with the time of all that runs in it, and
-        with the most memory that is in use meanwhile."""
+        """Runs an operator by others, and records it with the time of all that runs in it; if
+        `counts_memory`, with the most memory that is in use meanwhile."""
         inner = Recorder(self._device, kernels=self._kernels)
         with inner:
             out = run()
@@ -146,7 +153,8 @@ class Recorder(TorchDispatchMode):
         lives = live_bytes([(s.born, s.freed, s.bytes) for s in storages], inner.log.now)
         results = {t.untyped_storage() for t in tensors_of(out) if t.device.type == "cuda"}
         made = sum(block_bytes(result.nbytes()) for result in results)
-        self._add_workspace(max(lives, default=0) - made)
+        if counts_memory:
+            self._add_workspace(max(lives, default=0) - made)
         self._record(func, args, kwargs, out)
         self.log.operators[-1].runtime_ms = sum(o.runtime_ms for o in inner.log.operators)
         return out
