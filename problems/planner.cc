@@ -26,11 +26,10 @@
 
 namespace acplan::problems {
 
-using solver::SearchStatus;
-
 using graph::CheckpointedModule;
 using graph::ModuleTree;
 using graph::Profile;
+using solver::SearchStatus;
 using solver::StoppedBy;
 
 namespace {
@@ -227,9 +226,9 @@ Outcome Solve(const PlanningProblem& problem, const TraceProblem& formulation,
 
 // Returns the forest of a problem that is no trace problem.
 const ModuleProblem& ModulesOf(const PlanningProblem& problem) {
-  const auto* joint = std::get_if<BuiltJointProblem>(&problem.formulation);
-  return joint ? joint->problem.relaxed
-               : std::get<BuiltModuleProblem>(problem.formulation).problem;
+  if (const auto* joint = std::get_if<BuiltJointProblem>(&problem.formulation))
+    return joint->problem.relaxed;
+  return std::get<BuiltModuleProblem>(problem.formulation).problem;
 }
 
 // Modules with ratios on the convex hull of their policies.

@@ -12,8 +12,8 @@ _KEYS = (
     torch._C.DispatchKey.CompositeExplicitAutograd,
 )
 
-# Those that PyTorch's list of operators (native_functions.yaml) has without a kernel of CUDA's,
-# and that allocate more than their results, or run more than one kernel over their arguments.
+# PyTorch's list of operators (native_functions.yaml) has no kernel of CUDA's for them, and they
+# allocate more than their results, or run more than one kernel over their arguments.
 _NAMES = """_euclidean_dist _safe_softmax _trilinear _unsafe_masked_index
     _unsafe_masked_index_put_accumulate binary_cross_entropy_with_logits dist isinf ldexp
     logsumexp masked_fill masked_scatter masked_scatter_backward mvlgamma soft_margin_loss

@@ -107,10 +107,12 @@ def _copied_operands(arguments: Arguments, device: Device) -> int:
 def _is_taken_by_cublas(matrix: torch.Tensor) -> bool:
     if matrix.layout != torch.strided:
         return True
-    (rows, columns), (down, along) = matrix.shape[-2:], matrix.stride()[-2:]
+    (rows, columns), (row_stride, stride) = matrix.shape[-2:], matrix.stride()[-2:]
     if matrix.is_contiguous() or matrix.mT.is_contiguous():
         return True
-    return (along == 1 and down >= max(1, columns)) or (down == 1 and along >= max(1, rows))
+    if stride == 1:
+        return row_stride >= max(1, columns)
+    return row_stride == 1 and stride >= max(1, rows)
 
 
 # --- Attention
@@ -250,13 +252,10 @@ def _copied_rows(*names: str) -> Callable[[Arguments, Device], int]:
     """Returns the bytes of copies of these arguments where they are not in one piece."""
 
     def copies(arguments: Arguments, device: Device) -> int:
-        return _blocks(*(_bytes_of_copy(arguments[name]) for name in names))
+        tensors = [arguments[name] for name in names]
+        return _blocks(*(t.nbytes for t in tensors if not t.is_contiguous()))
 
     return copies
-
-
-def _bytes_of_copy(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_contiguous() else tensor.nbytes
 
 
 def _reduced_loss(arguments: Arguments, device: Device) -> int:

@@ -152,9 +152,9 @@ class Recorder(TorchDispatchMode):
         storages = [s for s in inner.log.storages if s.born >= 0 and s.on_device]
         lives = live_bytes([(s.born, s.freed, s.bytes) for s in storages], inner.log.now)
         results = {t.untyped_storage() for t in tensors_of(out) if t.device.type == "cuda"}
-        made = sum(block_bytes(result.nbytes()) for result in results)
+        result_bytes = sum(block_bytes(result.nbytes()) for result in results)
         if counts_memory:
-            self._add_workspace(max(lives, default=0) - made)
+            self._add_workspace(max(lives, default=0) - result_bytes)
         self._record(func, args, kwargs, out)
         self.log.operators[-1].runtime_ms = sum(o.runtime_ms for o in inner.log.operators)
         return out
