@@ -21,9 +21,8 @@ class LengthsCommandTest : public CliTest {
               const std::vector<std::string>& more = {},
               const std::string& trace = kTraceOfLength) const {
     PutFile("lengths", lengths);
-    std::vector<std::string> arguments{"lengths " + command,
-                                       "32=" + trace, "--lengths",
-                                       "lengths"};
+    std::vector<std::string> arguments{"lengths " + command, "32=" + trace,
+                                       "--lengths", "lengths"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return Acplan(arguments);
   }

@@ -66,8 +66,9 @@ TEST_F(PlanCommandTest, SaysHowFarPredictedTimesAreOff) {
   const json errors = {{"median", 0.07}, {"ninety", 0.3}};
   ASSERT_EQ(trace["device"]["time_errors"], errors);
   PutFile("trace.json", trace.dump());
-  EXPECT_EQ(AcplanJson({"plan", "trace.json", "--budget", "99%"})["time_errors"],
-            errors);
+  EXPECT_EQ(
+      AcplanJson({"plan", "trace.json", "--budget", "99%"})["time_errors"],
+      errors);
   EXPECT_THAT(AcplanOut({"frontier", "trace.json", "--points", "2"}),
               HasSubstr("\ntimes           predicted for a100: half of "));
   EXPECT_THAT(plan(), HasSubstr("\ntimes           predicted for a100: half of "

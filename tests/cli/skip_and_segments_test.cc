@@ -115,10 +115,9 @@ TEST_F(SkipAndSegmentsTest, PlansAreWhatOtherCommandsFind) {
   // At the least budget and at one for which a run of blocks is a unit.
   for (const char* budget : {"min", "36.85MB"}) {
     SCOPED_TRACE(budget);
-    const json plan =
-        AcplanJson({"plan", kSkippingTrace, "--budget", budget, "--decisions",
-                    "save,recompute,skip", "--segments", "auto",
-                    "--without-host"});
+    const json plan = AcplanJson({"plan", kSkippingTrace, "--budget", budget,
+                                  "--decisions", "save,recompute,skip",
+                                  "--segments", "auto", "--without-host"});
     PutFile("plan.json", plan.dump());
     ASSERT_EQ(plan["status"], "optimal");
     EXPECT_THAT(plan["modules"].dump(), HasSubstr("\"skip\""));
