@@ -15,6 +15,7 @@ from torch.distributed._tools.runtime_estimator import RuntimeEstimator
 from torch.distributed._tools.sac_estimator import SACEstimator, SACStats
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from acplan._base.composed import COMPOSED, run_parts
 from acplan._base.tensors import tensors_in
 from acplan._device.devices import OperatorRun, find_device
 from acplan._step.step import Step, step_on_fakes
@@ -234,8 +235,26 @@ def _find_keywords(statistics: TorchStatistics, step: Any, optimizer: Any) -> No
         handle.remove()
 
 
+class _Parts(TorchDispatchMode):
+    """Adds up the times of operators."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.ms = 0.0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        out, ms = _estimate(func, args, kwargs)
+        self.ms += ms
+        return out
+
+
 def _estimate(func: Any, args: Any, kwargs: Any) -> tuple[Any, float]:
     kwargs = kwargs or {}
+    if func in COMPOSED:
+        with _Parts() as parts:
+            return run_parts(func, args, kwargs), parts.ms
     out = func(*args, **kwargs)
     read, results = tensors_in((args, kwargs)), tensors_in(out)
     storages = {t.untyped_storage()._cdata for t in read}

@@ -156,7 +156,9 @@ class Recorder(TorchDispatchMode):
         if counts_memory:
             self._add_workspace(max(lives, default=0) - result_bytes)
         self._record(func, args, kwargs, out)
-        self.log.operators[-1].runtime_ms = sum(o.runtime_ms for o in inner.log.operators)
+        is_measured = self._device is not None and self._device.time_errors is None
+        if func not in COMPOSED or not is_measured:
+            self.log.operators[-1].runtime_ms = sum(o.runtime_ms for o in inner.log.operators)
         return out
 
     def _record(
