@@ -129,19 +129,19 @@ class MoveSearch {
     return bytes <= question_.link.host_memory_bytes;
   }
 
-  double CopyMs(size_t i) const {
-    return static_cast<double>(BytesOf(i)) / question_.link.bytes_per_second *
-           1e3;
+  double MsAt(double rate, size_t i) const {
+    return static_cast<double>(BytesOf(i)) / rate * 1e3;
   }
 
   Placement Place(const Decisions& decisions) const {
+    const graph::LinkRates& rates = question_.link.rates;
     std::vector<JointMove> moves(lives_.size());
     double to_host_ms = 0;
     for (size_t i = 0; i < lives_.size(); ++i) {
       if (!decisions[i].is_moved) continue;
       const KeptLife& life = lives_[i];
       const double made_ms = begins_[graph::StepId{life.maker_step + 1}];
-      to_host_ms = std::max(to_host_ms, made_ms) + CopyMs(i);
+      to_host_ms = std::max(to_host_ms, made_ms) + MsAt(rates.to_host, i);
       const int32_t arrived = FirstAt(to_host_ms);
       const int32_t release = std::min(arrived, decisions[i].release_cap);
       moves[i] = {
@@ -153,7 +153,7 @@ class MoveSearch {
       if (!decisions[i].is_moved) continue;
       const KeptLife& life = lives_[i];
       const double read_ms = begins_[graph::StepId{life.first_backward}];
-      next_ms = std::min(next_ms, read_ms) - CopyMs(i);
+      next_ms = std::min(next_ms, read_ms) - MsAt(rates.to_device, i);
       const int32_t fetch = std::max(LastAt(next_ms), decisions[i].fetch_floor);
       moves[i].fetch = std::clamp(fetch, backward_, life.first_backward);
     }
@@ -176,9 +176,8 @@ class MoveSearch {
           static_cast<int32_t>(peak - placement.live_bytes.begin());
       placement.peak_bytes = *peak;
     }
-    placement.stall_ms =
-        StallMs(begins_, LinkUse(question_.graph, lives_, placement.moves),
-                question_.link.bytes_per_second);
+    placement.stall_ms = StallMs(
+        begins_, LinkUse(question_.graph, lives_, placement.moves), rates);
     return placement;
   }
 

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from acplan import DEVICES, AcplanError, trace
-from acplan._device.operator_timing import MeasuredDevice, _known_as, measured_device
+from acplan._device.devices import known_as
+from acplan._device.operator_timing import MeasuredDevice, measured_device
 from acplan._step.recorder import Recorder
 from zoo import EXAMPLES
 
@@ -128,7 +129,7 @@ def test_operators_of_models_run_alone(name: str) -> None:
     ],
 )
 def test_rates_are_found_by_name(name: str, key: str) -> None:
-    assert _known_as(name) == key
+    assert known_as(name) == key
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
