@@ -61,11 +61,12 @@ std::string ToText(const MovesExplanation& explanation) {
     verdict = fmt::format("so copies are not hidden, and the step waits {}",
                           FormatMs(moves.stall_ms));
   return fmt::format(
-      "\nmoving the inputs of blocks to the host (--offload) at {}:\n{} calls "
-      "of {} have {}; the copy of one input takes {} there and {} back, a "
-      "forward pass {} ({:.3g} times as long)\n{}; {}\n",
+      "\nmoving the inputs of blocks to the host (--offload) at {}:\n"
+      "{} calls of {} have {}\n"
+      "a copy takes {} there and {} back, a forward pass {} ({:.3g} times as "
+      "long)\n{}\n{}\n",
       RatesText(explanation.rates), FormatCount(moves.blocks),
-      graph::OneLine(moves.class_name), graph::FormatBytes(moves.bytes),
+      graph::OneLine(moves.class_name, 60), graph::FormatBytes(moves.bytes),
       each(moves.send_ms), each(moves.fetch_ms), each(moves.forward_ms),
       moves.Factor(), verdict, LengthText(moves));
 }

@@ -71,7 +71,7 @@ def _rows(name: str) -> Iterator[list[str]]:
             fields = {"moved": moves, "bytes_per_second": rate}
             theirs = evaluate_graph(case.data, saved, fields)
             peak = int(theirs["peak_bytes"])
-            ours = plan_graph(case.data, peak, _TIME_LIMIT, link=link_of(link, None))
+            ours = plan_graph(case.data, peak, _TIME_LIMIT, link=link_of(link, None, "a100"))
             alone = plan_graph(case.data, peak, _TIME_LIMIT)
             yield [
                 link,
