@@ -71,7 +71,8 @@ const HostLink& LinkNamed(const LinkTable& table, const DeviceTable& devices,
   std::vector<std::string> links;
   std::vector<std::string> gpus;
   for (const HostLink& link : table.links) {
-    if (link.name == letters) return link;
+    if (link.name == letters || std::ranges::count(link.gpus, letters) > 0)
+      return link;
     if (offer && std::ranges::count(link.gpus, offer->gpu) > 0) return link;
     links.push_back(link.name);
     gpus.insert(gpus.end(), link.gpus.begin(), link.gpus.end());

@@ -54,9 +54,9 @@ def _layers(data: dict[str, Any]) -> list[_Layer]:
     for call in blocks_of(data):
         saved = {}
         for number in range(call["start"], call["end"]):
-            made = set(data["operators"][number]["creates"]) & packed
-            if made:
-                saved[number] = sum(data["storages"][s]["bytes"] for s in made)
+            results = set(data["operators"][number]["creates"]) & packed
+            if results:
+                saved[number] = sum(data["storages"][s]["bytes"] for s in results)
         fqn = data["modules"][call["module"]]["fqn"]
         layers.append(_Layer(fqn, call["start"], call["end"], saved, data))
     return layers
@@ -85,13 +85,13 @@ def _fractions(layers: list[_Layer], budget: float, rate: float) -> Any:
     return answer.x.reshape(3, n)
 
 
-def _unit(layer: _Layer, kept: float, moved: float) -> PlannedModule:
+def _unit(layer: _Layer, kept_share: float, moved_share: float) -> PlannedModule:
     """Returns the layer as a unit: the results that take most time for their bytes stay, up to
     a share of all bytes, then the largest ones move."""
     choices: dict[int, str] = {}
     for share, name, rank in (
-        (kept, "keep", lambda k: -layer.ms_of(k) / layer.saved[k]),
-        (moved, "move", lambda k: -layer.saved[k]),
+        (kept_share, "keep", lambda k: -layer.ms_of(k) / layer.saved[k]),
+        (moved_share, "move", lambda k: -layer.saved[k]),
     ):
         room = share * layer.size
         for number in sorted(set(layer.saved) - set(choices), key=rank):
@@ -99,7 +99,7 @@ def _unit(layer: _Layer, kept: float, moved: float) -> PlannedModule:
                 room -= layer.saved[number]
                 choices[number] = name
     operators = layer.data["operators"]
-    runs_again = _needed(layer, set(layer.saved) - set(choices), set(choices))
+    reruns = _reruns(layer, set(layer.saved) - set(choices), set(choices))
     decisions = []
     for number in range(layer.start, layer.end):
         name = operators[number]["name"]
@@ -107,31 +107,32 @@ def _unit(layer: _Layer, kept: float, moved: float) -> PlannedModule:
         if choice is not None:
             decisions.append(Op(name, True, offload=choice == "move"))
         else:
-            is_unneeded = number not in runs_again and not operators[number].get("view")
+            is_unneeded = number not in reruns and not operators[number].get("view")
             decisions.append(Op(name, False, skip=is_unneeded))
     return PlannedModule(layer.fqn, tuple(decisions))
 
 
-def _needed(layer: _Layer, wanted: set[int], there: set[int]) -> set[int]:
-    """Returns the operators that run again for the wanted results."""
+def _reruns(layer: _Layer, targets: set[int], saved: set[int]) -> set[int]:
+    """Returns the operators that run again for the results of the targets."""
     operators = layer.data["operators"]
     makers = {s: k for k in range(layer.start, layer.end) for s in operators[k]["creates"]}
-    needed: set[int] = set()
-    open_numbers = list(wanted)
+    reruns: set[int] = set()
+    open_numbers = list(targets)
     while open_numbers:
         number = open_numbers.pop()
-        if number in needed or number in there:
+        if number in reruns or number in saved:
             continue
-        needed.add(number)
+        reruns.add(number)
         storages = [*operators[number]["reads"], *operators[number]["outputs"]]
         open_numbers += [makers[s] for s in storages if s in makers]
-    return needed
+    return reruns
 
 
 def _theirs(trace: Trace, budget: float, rate: float) -> Plan:
     layers = _layers(trace.data)
-    kept, _, moved = _fractions(layers, budget, rate)
-    return Plan(tuple(_unit(*one) for one in zip(layers, kept, moved, strict=True)))
+    kept_shares, _, moved_shares = _fractions(layers, budget, rate)
+    units = zip(layers, kept_shares, moved_shares, strict=True)
+    return Plan(tuple(_unit(*unit) for unit in units))
 
 
 @pytest.mark.parametrize(
@@ -141,11 +142,11 @@ def _theirs(trace: Trace, budget: float, rate: float) -> Plan:
 )
 def test_plans_cost_no_more_at_the_same_peak(name: str, rate: float) -> None:
     trace = Trace(json.loads(gzip.decompress((_TRACES / f"{name}.json.gz").read_bytes())))
-    moves = again = 0
+    moves = reruns = 0
     for budget in (0.3, 0.6):
         theirs = play(trace, _theirs(trace, budget, rate), rate)
         moves += theirs.host_bytes > 0
-        again += theirs.recompute_ms > 0
+        reruns += theirs.recompute_ms > 0
         ours = acplan.plan(
             trace,
             theirs.peak_bytes,
@@ -155,4 +156,4 @@ def test_plans_cost_no_more_at_the_same_peak(name: str, rate: float) -> None:
         )
         assert ours.peak_bytes <= theirs.peak_bytes
         assert ours.recompute_ms + (ours.stall_ms or 0) <= theirs.cost_ms + 1e-6
-    assert moves and again
+    assert moves and reruns
