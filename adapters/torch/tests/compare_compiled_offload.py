@@ -24,12 +24,9 @@ from tables import Table, print_versions
 
 _MODELS = (
     "GPT-2 small, 8 x 1024", "GPT-2 small with dropout, 8 x 1024", "ViT base, 32 x 224",
-    "BERT base, 16 x 512", "T5 small, 8 x 512", "Llama, 8 layers, bf16, 2 x 4096",
-    "Mixtral, 4 layers, 8 x 1024", "ConvNeXt tiny, 32 x 224", "Whisper base, 8 x 30 s",
-    "CLIP, 32 x 224",
 )  # fmt: skip
 _LINKS = {"12GB/s": 12e9, "25GB/s": 25e9, "100GB/s": 100e9}
-_TIME_LIMIT = 10.0
+_TIME_LIMIT = 30.0
 _GIB = 2**30
 _COLUMNS = (
     ["model", "link", "saved GiB", "peak GiB"]
