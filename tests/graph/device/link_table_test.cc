@@ -29,7 +29,7 @@ const LinkTable& Bundled() {
 }
 
 const HostLink& LinkCalled(const std::string& name) {
-  return LinkLinkCalled(Bundled(), Devices(), name, "--offload");
+  return LinkNamed(Bundled(), Devices(), name, "--offload");
 }
 
 std::string ErrorOf(const std::string& rows) {
