@@ -122,7 +122,7 @@ def test_operators_of_models_run_alone(name: str) -> None:
     ("name", "key"),
     [
         ("NVIDIA A100-SXM4-80GB", "a100-80gb"),
-        ("NVIDIA A100-PCIE-40GB", "a100"),
+        ("NVIDIA A100-PCIE-40GB", "a100-pcie-40gb"),
         ("NVIDIA H100 80GB HBM3", "h100"),
         ("NVIDIA GeForce RTX 4090", "rtx4090"),
         ("Something Else", "a100"),
