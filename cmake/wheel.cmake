@@ -17,6 +17,7 @@ install(
   EXCLUDE_FROM_ALL)
 install(
   FILES ${PROJECT_SOURCE_DIR}/VERSION ${PROJECT_SOURCE_DIR}/data/training/systems.json
+        ${PROJECT_SOURCE_DIR}/data/devices/links.csv
   DESTINATION ${SKBUILD_PLATLIB_DIR}/acplan
   COMPONENT wheel
   EXCLUDE_FROM_ALL)

@@ -150,7 +150,7 @@ LeastAnswer LeastWithOffload(const PlanningProblem& problem, LeastAnswer least,
 }
 
 PlanOffload OffloadOver(const LinkLimits& link) {
-  PlanOffload offload{.bytes_per_second = link.bytes_per_second};
+  PlanOffload offload{.rates = link.rates};
   if (link.host_memory_bytes < INT64_MAX) {
     offload.host_memory_bytes = link.host_memory_bytes;
   }

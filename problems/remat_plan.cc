@@ -71,7 +71,7 @@ ordered_json FiguresJson(const RematPlan& plan, const JointGraph& graph) {
       json["moved_bytes"] = plan.moved_bytes;
     }
   }
-  if (plan.link) json["bytes_per_second"] = plan.link->bytes_per_second;
+  if (plan.link) json.update(RatesJson(plan.link->rates));
   if (!plan.is_given) {
     json["bound_ms"] = Finite(plan.bound_ms);
     if (plan.run) {
@@ -254,7 +254,7 @@ RematPlan EvaluateRemat(const JointGraph& graph, const RematChoices& choices) {
   CheckRemat(graph, plan.budget_bytes, *plan.run);
   plan.moved_bytes = graph::MovedBytes(graph, *plan.run);
   if (choices.link)
-    plan.stall_ms = StallMs(graph, *plan.run, choices.link->bytes_per_second);
+    plan.stall_ms = StallMs(graph, *plan.run, choices.link->rates);
   plan.seconds = stopwatch.Seconds();
   return plan;
 }
@@ -274,9 +274,7 @@ RematChoices ReadRematChoices(const std::filesystem::path& path,
     choices.is_kept[buffer->second] = 1;
   }
   if (!root.Has("moved")) return choices;
-  const double rate = root.Get("bytes_per_second").NonNegativeNumber();
-  if (rate <= 0) root.Get("bytes_per_second").Fail("a rate above 0");
-  choices.link = LinkLimits{.bytes_per_second = rate};
+  choices.link = LinkLimits{.rates = ReadRates(root)};
   try {
     const JointRun run = graph::JointSimulator(graph).Run(choices.is_kept);
     choices.moves = ReadMoves(root.Get("moved"), graph, run, index);

@@ -18,6 +18,10 @@ std::filesystem::path DevicesFile() {
   return DataFolder() / "devices" / "memory.csv";
 }
 
+std::filesystem::path LinksFile() {
+  return DataFolder() / "devices" / "links.csv";
+}
+
 std::filesystem::path RunErrorsFile() {
   return DataFolder() / "training" / "errors.csv";
 }

@@ -12,6 +12,9 @@ std::filesystem::path DataFolder();
 // Returns the table of what GPUs offer PyTorch.
 std::filesystem::path DevicesFile();
 
+// Returns the table of what links between GPUs and hosts carry.
+std::filesystem::path LinksFile();
+
 // Returns the table of errors of predictions of measured training runs.
 std::filesystem::path RunErrorsFile();
 

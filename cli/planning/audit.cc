@@ -313,7 +313,8 @@ int RunAudit(const AuditFlags& flags, const Terminal& terminal) {
   const graph::ModuleTree tree(input.profile);
   const problems::Question question =
       flags.search.planning.Question(input, tree, TrainerFlags::kSeconds);
-  trainer = flags.search.WithLink(std::move(trainer), question.options);
+  trainer = flags.search.WithLink(std::move(trainer), question.options,
+                                  DeviceOf(input));
   const Audit audit =
       AuditConfig(question, trainer, config, flags.search.blocks,
                   LimitOf(flags, input, question.options));

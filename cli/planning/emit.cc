@@ -207,7 +207,8 @@ int RunEmit(const EmitFlags& flags, const Terminal& terminal) {
   const graph::ModuleTree tree(input.profile);
   const problems::Question question =
       flags.search.planning.Question(input, tree, TrainerFlags::kSeconds);
-  trainer = flags.search.WithLink(std::move(trainer), question.options);
+  trainer = flags.search.WithLink(std::move(trainer), question.options,
+                                  DeviceOf(input));
   const Emission emission =
       is_for_device ? EmitForDevice(question,
                                     ParseDevice(flags.search.allocator, input,

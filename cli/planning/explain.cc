@@ -17,6 +17,8 @@
 #include "cli/input/profile_input.h"
 #include "cli/planning/allocator_flags.h"
 #include "cli/planning/explain_device.h"
+#include "cli/planning/explain_moves.h"
+#include "cli/planning/link_flags.h"
 #include "cli/planning/peak_text.h"
 #include "cli/planning/plan_device.h"
 #include "cli/terminal/text.h"
@@ -55,6 +57,7 @@ struct ExplainFlags {
   std::string output;
   PlanningFlags planning;
   AllocatorFlags allocator;
+  LinkFlags link;
   bool json = false;
 };
 
@@ -99,6 +102,7 @@ struct Explanation {
   std::optional<int64_t> budget_bytes;  // without the reserve
   Staying staying;
   std::optional<OnDevice> on_device = {};
+  std::optional<MovesExplanation> moves = {};
   size_t top = 0;
 };
 
@@ -244,7 +248,8 @@ Explanation ExplanationOf(const ExplainFlags& flags, const ProfileInput& input,
                      .minimum = least.least.budget,
                      .under_plan = {},
                      .budget_bytes = {},
-                     .staying = {FindPeakFloorOfRank(*input.trace, memory)}};
+                     .staying = {FindPeakFloorOfRank(*input.trace, memory)},
+                     .moves = ExplainMoves(flags.link, input, problem)};
   // The search may have stopped before it proved as much.
   answer.minimum.bound_bytes =
       std::max(answer.minimum.bound_bytes,
@@ -298,6 +303,7 @@ std::string ToJson(const Explanation& answer) {
   if (answer.on_device) {
     json["device"] = cli::ToJson(answer.on_device->explanation);
   }
+  if (answer.moves) json["moves"] = cli::ToJson(*answer.moves);
   json["no_units"] = nlohmann::ordered_json::array();
   for (const auto& entry : answer.staying.no_units) {
     json["no_units"].push_back({{"modules", entry.Modules()},
@@ -413,6 +419,7 @@ std::string ToText(const Explanation& answer, const Terminal& terminal) {
   if (answer.on_device) {
     text += cli::ToText(answer.on_device->explanation, answer.top, terminal);
   }
+  if (answer.moves) text += cli::ToText(*answer.moves);
   return text + NoUnitsText(answer);
 }
 
@@ -459,6 +466,8 @@ Command AddExplainCommand(CLI::App& program) {
       "would change it");
   flags->allocator.AddOptimizerStateTo(*app, "update");
   flags->allocator.AddDdpTo(*app);
+  flags->link.AddTo(*app, "inputs of blocks",
+                    "; by default that of the trace's device");
   app->add_flag("--json", flags->json, "print JSON and nothing else");
   AddOutput(*app, flags->output, "write JSON here");
   app->footer(

@@ -321,8 +321,9 @@ int RunFrontier(const FrontierFlags& flags, const Terminal& terminal) {
                            profile.modules.size()));
   const problems::Question question =
       flags.planning.Question(input, tree, kFrontierSeconds);
-  const FrontierAnswer answer = FindPlans(
-      question, budgets, flags.link.Parse(question.options), terminal);
+  const FrontierAnswer answer =
+      FindPlans(question, budgets,
+                flags.link.Parse(question.options, DeviceOf(input)), terminal);
   for (const std::string& warning : ProblemOf(answer).warnings()) {
     terminal.Warn(warning);
   }

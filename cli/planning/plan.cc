@@ -86,11 +86,10 @@ std::string OffloadText(const Plan& plan) {
   if (!plan.offload) return "";
   const problems::PlanOffload& offload = *plan.offload;
   return fmt::format(
-      "offloaded       {} of {} {} at {:.4g} GB/s each way, at most {} in the "
-      "host's memory\n",
+      "offloaded       {} of {} {} at {}, at most {} in the host's memory\n",
       graph::FormatBytes(offload.sent_bytes), FormatCount(offload.storages),
-      offload.storages == 1 ? "storage" : "storages",
-      offload.bytes_per_second / 1e9, graph::FormatBytes(offload.host_bytes));
+      offload.storages == 1 ? "storage" : "storages", RatesText(offload.rates),
+      graph::FormatBytes(offload.host_bytes));
 }
 
 // "" where the step does not wait for the host.
@@ -283,7 +282,7 @@ struct Target {
 Target ParseTarget(const PlanFlags& flags, const ProfileInput& input,
                    const problems::PlanOptions& options) {
   const bool is_for_device = IsForDevice(flags.budget, flags.allocator);
-  Target target{.link = flags.link.Parse(options)};
+  Target target{.link = flags.link.Parse(options, DeviceOf(input))};
   if (!is_for_device) {
     target.budget = ParseBudget(flags.budget, "--budget");
     return target;

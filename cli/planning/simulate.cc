@@ -288,9 +288,9 @@ SimulationAnswer Simulated(const SimulateFlags& flags, Trace& trace,
     answer.under_plan = SimulatePlan(trace, modules, flags.plan);
     answer.planned_times = TimesOfStep(trace, modules, *answer.under_plan);
     if (plan.offload) {
-      answer.stall_ms = graph::TimeOnLink(trace, *answer.under_plan,
-                                          plan.offload->bytes_per_second)
-                            .stall_ms;
+      answer.stall_ms =
+          graph::TimeOnLink(trace, *answer.under_plan, plan.offload->rates)
+              .stall_ms;
       if (answer.planned_times) {
         answer.planned_times->device += *answer.stall_ms;
       }

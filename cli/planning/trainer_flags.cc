@@ -32,9 +32,10 @@ void TrainerFlags::AddTo(CLI::App& app, const std::string& of_device) {
   allocator.AddDdpTo(app);
 }
 
-problems::Trainer TrainerFlags::WithLink(
-    problems::Trainer trainer, const problems::PlanOptions& options) const {
-  const auto limits = link.Parse(options);
+problems::Trainer TrainerFlags::WithLink(problems::Trainer trainer,
+                                         const problems::PlanOptions& options,
+                                         std::string_view device) const {
+  const auto limits = link.Parse(options, device);
   if (!limits) return trainer;
   if (!trainer.language.may_offload) {
     throw InputError(fmt::format(

@@ -23,10 +23,12 @@ struct TrainerFlags {
   // run on a device; `of_device` describes --device-memory.
   void AddTo(CLI::App& app, const std::string& of_device);
 
-  // Returns the trainer, whose language has the link of --offload. Throws InputError if its
+  // Returns the trainer, whose language has the link of --offload on a trace of this
+  // device. Throws InputError if its
   // configuration cannot say what goes to the host.
   problems::Trainer WithLink(problems::Trainer trainer,
-                             const problems::PlanOptions& options) const;
+                             const problems::PlanOptions& options,
+                             std::string_view device) const;
 };
 
 }  // namespace acplan::cli

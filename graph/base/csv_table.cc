@@ -131,6 +131,11 @@ const std::string& CsvRow::Text(std::string_view column) const {
                                        : table_->rows[row_][place->second];
 }
 
+const std::string& CsvRow::Stated(std::string_view column) const {
+  if (!Has(column)) Fail(column, "a text");
+  return Text(column);
+}
+
 int64_t CsvRow::Whole(std::string_view column, int64_t least) const {
   const std::optional<double> number = NumberIn(Text(column));
   if (!number || *number != std::floor(*number) || *number > kMostWhole ||

@@ -34,6 +34,8 @@ class CsvRow {
   // Returns the text of the cell; empty if the table has no such column.
   const std::string& Text(std::string_view column) const;
   bool Has(std::string_view column) const { return !Text(column).empty(); }
+  // Returns a text that is not empty.
+  const std::string& Stated(std::string_view column) const;
   // Returns a whole number from `least` to 2^53 (4096 and 4096.0 alike).
   int64_t Whole(std::string_view column, int64_t least) const;
   // Returns the same, or `fallback` if the cell is empty.

@@ -30,11 +30,6 @@ std::string KeyOf(std::string_view name) {
   return key;
 }
 
-std::string Stated(const CsvRow& row, std::string_view column) {
-  if (!row.Has(column)) row.Fail(column, "a text");
-  return row.Text(column);
-}
-
 std::optional<double> PositiveIfAny(const CsvRow& row,
                                     std::string_view column) {
   if (!row.Has(column)) return std::nullopt;
@@ -42,14 +37,14 @@ std::optional<double> PositiveIfAny(const CsvRow& row,
 }
 
 DeviceSource SourceOfRow(const CsvRow& row) {
-  DeviceSource source{.gpu = Stated(row, "gpu"),
+  DeviceSource source{.gpu = row.Stated("gpu"),
                       .aliases = {},
-                      .architecture = Stated(row, "architecture"),
+                      .architecture = row.Stated("architecture"),
                       .nominal_gib = row.Positive("nominal_gib"),
                       .capacity_gib = PositiveIfAny(row, "capacity_gib"),
                       .context_gib = PositiveIfAny(row, "context_gib"),
                       .software = row.Text("software"),
-                      .source = Stated(row, "source")};
+                      .source = row.Stated("source")};
   std::istringstream aliases(row.Text("aliases"));
   for (std::string alias; aliases >> alias;) source.aliases.push_back(alias);
   if (source.capacity_gib.value_or(0) > source.nominal_gib) {

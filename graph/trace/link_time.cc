@@ -24,7 +24,7 @@ IndexedVector<StepId, double> BeginsOfSteps(const Trace& trace,
 LinkTime TimeOnLink(const IndexedVector<StepId, double>& begins_ms,
                     const OffloadUse& use,
                     const IndexedVector<MovedId, Flag>& moves,
-                    double bytes_per_second) {
+                    const LinkRates& rates) {
   using enum OffloadEvent::Kind;
   LinkTime time;
   time.waits_ms.assign(use.events.size(), 0);
@@ -34,18 +34,17 @@ LinkTime TimeOnLink(const IndexedVector<StepId, double>& begins_ms,
   for (size_t k = 0; k < use.events.size(); ++k) {
     const OffloadEvent& event = use.events[k];
     if (!moves[event.storage]) continue;
-    const double copy_ms =
-        static_cast<double>(use.storages[event.storage].bytes) /
-        bytes_per_second * 1e3;
+    const auto bytes = static_cast<double>(use.storages[event.storage].bytes);
     const double now_ms = begins_ms[event.step] + time.stall_ms;
     double& arrival = arrivals_ms[event.storage];
     switch (event.kind) {
       case kSend:
-        to_host_ms = std::max(to_host_ms, now_ms) + copy_ms;
+        to_host_ms = std::max(to_host_ms, now_ms) + bytes / rates.to_host * 1e3;
         arrival = to_host_ms;
         break;
       case kFetch:
-        to_device_ms = std::max({to_device_ms, now_ms, arrival}) + copy_ms;
+        to_device_ms = std::max({to_device_ms, now_ms, arrival}) +
+                       bytes / rates.to_device * 1e3;
         arrival = to_device_ms;
         break;
       case kRelease:
@@ -61,11 +60,11 @@ LinkTime TimeOnLink(const IndexedVector<StepId, double>& begins_ms,
 }
 
 LinkTime TimeOnLink(const Trace& trace, const Simulation& simulation,
-                    double bytes_per_second) {
+                    const LinkRates& rates) {
   const OffloadUse& use = simulation.offload;
   return TimeOnLink(BeginsOfSteps(trace, simulation), use,
                     IndexedVector<MovedId, Flag>(use.storages.size(), true),
-                    bytes_per_second);
+                    rates);
 }
 
 }  // namespace acplan::graph

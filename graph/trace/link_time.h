@@ -10,11 +10,24 @@
 
 namespace acplan::graph {
 
+// The bytes that a link carries in a second, above 0, each way.
+struct LinkRates {
+  double to_host = 0;
+  double to_device = 0;
+
+  bool operator==(const LinkRates&) const = default;
+};
+
+// Returns the rates of a link that carries the same each way.
+constexpr LinkRates BothWays(double bytes_per_second) {
+  return {.to_host = bytes_per_second, .to_device = bytes_per_second};
+}
+
 // The time that a planned step waits for the link between device and host.
 //
 // The model
-// - The link carries the same number of bytes a second in each direction, both
-//   at once. In each direction copies go one after the other, in the order of
+// - The link carries a number of bytes a second in each direction, both at once. In each
+//   direction copies go one after the other, in the order of
 //   OffloadUse::events, each at the full speed and without any latency.
 // - The device computes the steps one after the other, each for the run-time of
 //   its operator. Copies take nothing from it.
@@ -31,10 +44,9 @@ struct LinkTime {
   std::vector<double> waits_ms;
 };
 
-// Returns the stalls on a link that carries `bytes_per_second`, above 0. Takes linear
-// time.
+// Returns the stalls on a link of these rates. Takes linear time.
 LinkTime TimeOnLink(const Trace& trace, const Simulation& simulation,
-                    double bytes_per_second);
+                    const LinkRates& rates);
 
 // Returns when each step begins without any stall, and in the end when the last has
 // ended, for the function below.
@@ -46,6 +58,6 @@ IndexedVector<StepId, double> BeginsOfSteps(const Trace& trace,
 LinkTime TimeOnLink(const IndexedVector<StepId, double>& begins_ms,
                     const OffloadUse& use,
                     const IndexedVector<MovedId, Flag>& moves,
-                    double bytes_per_second);
+                    const LinkRates& rates);
 
 }  // namespace acplan::graph

@@ -23,8 +23,7 @@ std::optional<PlanOffload> OffloadEffect(const graph::Trace& trace,
   }
   actual.storages = static_cast<int64_t>(use.storages.size());
   actual.stall_ms =
-      graph::TimeOnLink(trace, simulation, plan.offload->bytes_per_second)
-          .stall_ms;
+      graph::TimeOnLink(trace, simulation, plan.offload->rates).stall_ms;
   return actual;
 }
 

@@ -383,7 +383,7 @@ std::optional<double> StallMs(const RestrictedTrace& restriction,
     return std::nullopt;
   }
   return graph::TimeOnLink(*restriction.ProblemOf(blocks).trace, use,
-                           restriction.link->bytes_per_second)
+                           restriction.link->rates)
       .stall_ms;
 }
 

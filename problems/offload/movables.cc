@@ -112,8 +112,7 @@ class Choice {
   }
 
   double StallMs() const {
-    return graph::TimeOnLink(begins_ms_, use_, moves_,
-                             question_.limits.bytes_per_second)
+    return graph::TimeOnLink(begins_ms_, use_, moves_, question_.limits.rates)
         .stall_ms;
   }
 

@@ -24,8 +24,7 @@ constexpr double kNothingMs = 1e-9;
 
 double StallOf(const TraceProblem& problem, const Simulation& use,
                const LinkLimits& limits) {
-  return graph::TimeOnLink(*problem.trace, use, limits.bytes_per_second)
-      .stall_ms;
+  return graph::TimeOnLink(*problem.trace, use, limits.rates).stall_ms;
 }
 
 }  // namespace

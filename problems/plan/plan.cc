@@ -164,15 +164,11 @@ PlanStatus ReadStatus(const JsonField& root) {
 }
 
 PlanOffload ReadOffload(const JsonField& field) {
-  PlanOffload offload{
-      .bytes_per_second = field.Get("bytes_per_second").NonNegativeNumber(),
-      .host_bytes = field.Get("host_bytes").Bytes(),
-      .sent_bytes = field.Get("sent_bytes").Bytes(),
-      .storages = field.Get("storages").Int(0, kMost),
-      .stall_ms = field.Get("stall_ms").NonNegativeNumber()};
-  if (offload.bytes_per_second <= 0) {
-    field.Get("bytes_per_second").Fail("a number above 0");
-  }
+  PlanOffload offload{.rates = ReadRates(field),
+                      .host_bytes = field.Get("host_bytes").Bytes(),
+                      .sent_bytes = field.Get("sent_bytes").Bytes(),
+                      .storages = field.Get("storages").Int(0, kMost),
+                      .stall_ms = field.Get("stall_ms").NonNegativeNumber()};
   if (field.Has("host_memory_bytes")) {
     offload.host_memory_bytes = field.Get("host_memory_bytes").Bytes();
   }
@@ -180,11 +176,11 @@ PlanOffload ReadOffload(const JsonField& field) {
 }
 
 Json ToJson(const PlanOffload& offload) {
-  Json json = {{"bytes_per_second", offload.bytes_per_second},
-               {"host_bytes", offload.host_bytes},
+  Json json = RatesJson(offload.rates);
+  json.update({{"host_bytes", offload.host_bytes},
                {"sent_bytes", offload.sent_bytes},
                {"storages", offload.storages},
-               {"stall_ms", offload.stall_ms}};
+               {"stall_ms", offload.stall_ms}});
   if (offload.host_memory_bytes) {
     json["host_memory_bytes"] = *offload.host_memory_bytes;
   }

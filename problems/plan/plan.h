@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "graph/profile/model_info.h"
+#include "graph/trace/link_time.h"
 #include "graph/trace/simulation.h"
 #include "problems/model/memory_model.h"
 #include "problems/plan/times_off.h"
@@ -97,7 +98,7 @@ struct AnySchedule {
 // (graph/trace/offload.h), and the link that carries them
 // (graph/trace/link_time.h).
 struct PlanOffload {
-  double bytes_per_second = 0;                    // each way
+  graph::LinkRates rates = {};
   std::optional<int64_t> host_memory_bytes = {};  // the limit on bytes there
   int64_t host_bytes = 0;  // the most that is there at any time
   int64_t sent_bytes = 0;

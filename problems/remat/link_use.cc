@@ -55,17 +55,17 @@ graph::OffloadUse LinkUse(const JointGraph& graph,
 }
 
 double StallMs(const StepBegins& begins, const graph::OffloadUse& use,
-               double bytes_per_second) {
+               const graph::LinkRates& rates) {
   const graph::IndexedVector<MovedId, graph::Flag> all(use.storages.size(),
                                                        true);
-  return graph::TimeOnLink(begins, use, all, bytes_per_second).stall_ms;
+  return graph::TimeOnLink(begins, use, all, rates).stall_ms;
 }
 
 double StallMs(const JointGraph& graph, const JointRun& run,
-               double bytes_per_second) {
+               const graph::LinkRates& rates) {
   return StallMs(BeginsOf(graph, run),
                  LinkUse(graph, graph::MovableLives(graph, run), run.moves),
-                 bytes_per_second);
+                 rates);
 }
 
 }  // namespace acplan::problems

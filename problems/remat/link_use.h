@@ -29,10 +29,10 @@ graph::OffloadUse LinkUse(const graph::JointGraph& graph,
 
 // Returns how long the step waits for the link.
 double StallMs(const StepBegins& begins, const graph::OffloadUse& use,
-               double bytes_per_second);
+               const graph::LinkRates& rates);
 
 // Returns how long a run waits for its moves.
 double StallMs(const graph::JointGraph& graph, const graph::JointRun& run,
-               double bytes_per_second);
+               const graph::LinkRates& rates);
 
 }  // namespace acplan::problems

@@ -36,6 +36,84 @@ struct Decision {
 };
 using Decisions = std::vector<Decision>;  // by life
 
+// The lives whose buffers may move, with the times of their copies.
+struct Copies {
+  Copies(const MoveQuestion& question, const JointRun& run)
+      : lives(graph::MovableLives(question.graph, run)) {
+    const graph::LinkRates& rates = question.link.rates;
+    for (size_t i = 0; i < lives.size(); ++i) {
+      bytes.push_back(question.graph.buffers[lives[i].buffer].bytes);
+      const auto size = static_cast<double>(bytes[i]);
+      send_ms.push_back(size / rates.to_host * 1e3);
+      fetch_ms.push_back(size / rates.to_device * 1e3);
+      by_use.push_back(i);
+    }
+    std::ranges::stable_sort(by_use, {}, [this](size_t i) {
+      return std::pair(lives[i].first_backward, lives[i].maker_step);
+    });
+  }
+
+  std::vector<KeptLife> lives;  // in the order in which they are made
+  std::vector<int64_t> bytes = {};
+  std::vector<double> send_ms = {};
+  std::vector<double> fetch_ms = {};
+  std::vector<size_t> by_use = {};  // the first read first
+};
+
+// Returns how long a run waits for moves, by life, as StallMs of link_use.h does: all
+// copies to the host and releases are before all copies back and reads.
+double StallOf(const Copies& copies, const std::vector<JointMove>& moves,
+               const Decisions& decisions, const StepBegins& begins) {
+  const std::vector<KeptLife>& lives = copies.lives;
+  std::vector<size_t> sends;
+  std::vector<size_t> uses;
+  for (size_t i = 0; i < lives.size(); ++i) {
+    if (decisions[i].is_moved) sends.push_back(i);
+    const size_t use = copies.by_use[i];
+    if (decisions[use].is_moved) uses.push_back(use);
+  }
+  std::vector<size_t> releases = sends;
+  std::ranges::stable_sort(releases, {},
+                           [&](size_t i) { return moves[i].release; });
+  std::vector<size_t> fetches = sends;
+  std::ranges::stable_sort(fetches, {}, [&](size_t i) {
+    return std::pair(moves[i].fetch, lives[i].first_backward);
+  });
+  double stall_ms = 0;
+  std::vector<double> arrivals_ms(lives.size(), 0);
+  const auto now_ms = [&](int32_t step) {
+    return begins[graph::StepId{step}] + stall_ms;
+  };
+  const auto wait_for = [&](size_t i, int32_t step) {
+    stall_ms += std::max(0.0, arrivals_ms[i] - now_ms(step));
+  };
+  double link_ms = 0;
+  size_t next = 0;
+  for (const size_t i : releases) {
+    for (; next < sends.size(); ++next) {
+      const size_t k = sends[next];
+      const int32_t step = lives[k].maker_step + 1;
+      if (step > moves[i].release) break;
+      link_ms = std::max(link_ms, now_ms(step)) + copies.send_ms[k];
+      arrivals_ms[k] = link_ms;
+    }
+    wait_for(i, moves[i].release);
+  }
+  link_ms = 0;
+  next = 0;
+  for (const size_t i : uses) {
+    for (; next < fetches.size(); ++next) {
+      const size_t k = fetches[next];
+      if (moves[k].fetch > lives[i].first_backward) break;
+      link_ms = std::max({link_ms, now_ms(moves[k].fetch), arrivals_ms[k]}) +
+                copies.fetch_ms[k];
+      arrivals_ms[k] = link_ms;
+    }
+    wait_for(i, lives[i].first_backward);
+  }
+  return stall_ms;
+}
+
 // Moves, their stall, and the bytes that steps then have.
 struct Placement {
   std::vector<JointMove> moves = {};
@@ -50,7 +128,8 @@ class MoveSearch {
   MoveSearch(const MoveQuestion& question, const JointRun& run)
       : question_(question),
         run_(run),
-        lives_(graph::MovableLives(question.graph, run)),
+        copies_(question, run),
+        lives_(copies_.lives),
         begins_(BeginsOf(question.graph, run)),
         backward_(graph::FirstOfBackward(run)),
         decisions_(lives_.size()) {
@@ -118,20 +197,13 @@ class MoveSearch {
   }
 
  private:
-  int64_t BytesOf(size_t i) const {
-    return question_.graph.buffers[lives_[i].buffer].bytes;
-  }
+  int64_t BytesOf(size_t i) const { return copies_.bytes[i]; }
 
   bool HasRoom(size_t i) const {
     int64_t bytes = BytesOf(i);
     for (size_t k = 0; k < lives_.size(); ++k)
       if (decisions_[k].is_moved) bytes += BytesOf(k);
     return bytes <= question_.link.host_memory_bytes;
-  }
-
-  double CopyMs(size_t i) const {
-    return static_cast<double>(BytesOf(i)) / question_.link.bytes_per_second *
-           1e3;
   }
 
   Placement Place(const Decisions& decisions) const {
@@ -141,7 +213,7 @@ class MoveSearch {
       if (!decisions[i].is_moved) continue;
       const KeptLife& life = lives_[i];
       const double made_ms = begins_[graph::StepId{life.maker_step + 1}];
-      to_host_ms = std::max(to_host_ms, made_ms) + CopyMs(i);
+      to_host_ms = std::max(to_host_ms, made_ms) + copies_.send_ms[i];
       const int32_t arrived = FirstAt(to_host_ms);
       const int32_t release = std::min(arrived, decisions[i].release_cap);
       moves[i] = {
@@ -153,7 +225,7 @@ class MoveSearch {
       if (!decisions[i].is_moved) continue;
       const KeptLife& life = lives_[i];
       const double read_ms = begins_[graph::StepId{life.first_backward}];
-      next_ms = std::min(next_ms, read_ms) - CopyMs(i);
+      next_ms = std::min(next_ms, read_ms) - copies_.fetch_ms[i];
       const int32_t fetch = std::max(LastAt(next_ms), decisions[i].fetch_floor);
       moves[i].fetch = std::clamp(fetch, backward_, life.first_backward);
     }
@@ -176,9 +248,7 @@ class MoveSearch {
           static_cast<int32_t>(peak - placement.live_bytes.begin());
       placement.peak_bytes = *peak;
     }
-    placement.stall_ms =
-        StallMs(begins_, LinkUse(question_.graph, lives_, placement.moves),
-                question_.link.bytes_per_second);
+    placement.stall_ms = StallOf(copies_, moves, decisions, begins_);
     return placement;
   }
 
@@ -239,7 +309,8 @@ class MoveSearch {
 
   const MoveQuestion& question_;
   const JointRun& run_;
-  const std::vector<KeptLife> lives_;  // in the order in which they are made
+  const Copies copies_;
+  const std::vector<KeptLife>& lives_;
   const StepBegins begins_;
   const int32_t backward_;
   std::vector<size_t> by_read_;  // lives, the last read first

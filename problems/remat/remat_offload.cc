@@ -51,6 +51,18 @@ bool IsFound(const RematAnswer& answer) {
          answer.status == SearchStatus::kFeasible;
 }
 
+// Returns the bytes between the passes that are there whatever is kept.
+int64_t BytesBetween(const JointGraph& graph, const JointSimulator& simulator) {
+  std::set<int32_t> buffers(graph.forward_outputs.begin(),
+                            graph.forward_outputs.end());
+  for (int32_t b = 0; b < std::ssize(graph.buffers); ++b)
+    if (simulator.MakerOf(b) < 0 && !graph.buffers[b].is_from_backward)
+      buffers.insert(b);
+  int64_t bytes = graph.held_bytes;
+  for (const int32_t b : buffers) bytes += graph.buffers[b].bytes;
+  return bytes;
+}
+
 class MovedPlanSearch {
  public:
   MovedPlanSearch(const RematProblem& problem, const RematQuestion& question,
@@ -66,8 +78,8 @@ class MovedPlanSearch {
         no_ms_(kNoShare * problem.AllMs()) {}
 
   // Begins with the best plan without moves for the budget, if there is one.
-  RematOffload Run(const std::optional<JointRun>& without) {
-    if (without) answer_.best = MovedRun{.run = *without};
+  RematOffload Run(const std::optional<JointRun>& unmoved_run) {
+    if (unmoved_run) answer_.best = MovedRun{.run = *unmoved_run};
     const JointRun all_kept = simulator_.Run(simulator_.AllKept());
     Try(all_kept, {});
     if (!question_.start.empty()) Try(simulator_.Run(question_.start), {});
@@ -201,7 +213,7 @@ class MovedPlanSearch {
   }
 
   int64_t SentBytes(double ms) const {
-    const double bytes = ms / 1e3 * moves_.link.bytes_per_second + 1;
+    const double bytes = ms / 1e3 * moves_.link.rates.to_host + 1;
     const int64_t most = std::min(moves_.link.host_memory_bytes, kNoLimit);
     return bytes < static_cast<double>(most) ? static_cast<int64_t>(bytes)
                                              : most;
@@ -217,7 +229,8 @@ class MovedPlanSearch {
       relaxed.forward_slack.push_back(SentBytes(ms));
       ms += op.ms;
     }
-    const int64_t room = question_.budget_bytes - BytesBetween();
+    const int64_t room =
+        question_.budget_bytes - BytesBetween(graph_, simulator_);
     const int64_t kept_bytes = room + SentBytes(ms);
     if (kept_bytes < 0)
       return {.bound_ms = std::numeric_limits<double>::infinity()};
@@ -232,18 +245,6 @@ class MovedPlanSearch {
                        .kept_bytes = kept_bytes,
                        .limits = {.time_limit_s = seconds,
                                   .interrupted = clock_.limits().interrupted}});
-  }
-
-  // Returns the bytes between the passes that are there whatever is kept.
-  int64_t BytesBetween() const {
-    std::set<int32_t> buffers(graph_.forward_outputs.begin(),
-                              graph_.forward_outputs.end());
-    for (int32_t b = 0; b < std::ssize(graph_.buffers); ++b)
-      if (simulator_.MakerOf(b) < 0 && !graph_.buffers[b].is_from_backward)
-        buffers.insert(b);
-    int64_t bytes = graph_.held_bytes;
-    for (const int32_t b : buffers) bytes += graph_.buffers[b].bytes;
-    return bytes;
   }
 
   const RematProblem& problem_;
@@ -273,9 +274,9 @@ RematOffload SolveRematOffload(const RematProblem& problem,
   RematQuestion alone = question;
   alone.limits.on_progress = {};
   RematAnswer answer = SolveRemat(problem, alone);
-  std::optional<JointRun> without;
-  if (IsFound(answer)) without = std::move(answer.run);
-  return MovedPlanSearch(problem, question, link).Run(without);
+  std::optional<JointRun> unmoved_run;
+  if (IsFound(answer)) unmoved_run = std::move(answer.run);
+  return MovedPlanSearch(problem, question, link).Run(unmoved_run);
 }
 
 std::optional<LeastMoved> FindLeastMoved(const RematProblem& problem,

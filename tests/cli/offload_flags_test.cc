@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "graph/base/file_io.h"
@@ -58,8 +59,40 @@ TEST_F(OffloadFlagsTest, TheHostHoldsNoMoreThanItMay) {
   EXPECT_EQ(limited.at("host_memory_bytes"), most);
 }
 
+TEST_F(OffloadFlagsTest, ALinkHasAName) {
+  const auto rates = [this](const std::string& link) {
+    const json offload = PlanWith({"--offload", link})["offload"];
+    const double rate = offload.at("bytes_per_second");
+    return std::pair(rate, offload.value("back_bytes_per_second", rate));
+  };
+  const auto each = [](double rate) { return std::pair(rate, rate); };
+  EXPECT_EQ(rates("pcie4"), each(25.1e9));
+  EXPECT_EQ(rates("gpu"), each(25.1e9));  // the trace's is an A100
+  EXPECT_EQ(rates("a100/2"), each(12.55e9));
+  EXPECT_EQ(rates("gh200"), std::pair(297e9, 375e9));
+  EXPECT_EQ(rates("297GB/s,375GB/s"), std::pair(297e9, 375e9));
+  EXPECT_THAT(Acplan({"plan", kOffloadTrace, "--budget", "70%", "--offload",
+                      "297MB/s,375GB/s"})
+                  .out,
+              HasSubstr("0.297 GB/s to the host and 375 GB/s back"));
+  const auto refuse = [&](const std::string& link,
+                          const std::string& fragment) {
+    ExpectRefused(Acplan({"plan", kOffloadTrace, "--budget", "70%", "--offload",
+                          link, "-o", "plan.json"}),
+                  {"--offload: ", fragment});
+  };
+  refuse("pcie-4", "did you mean pcie4?");
+  refuse("pcie4/0", "'0'");
+  refuse("25GB/s,", "expected");
+  refuse("25", "expected");
+  const std::string profile = ProfilePath("transformer4");
+  ExpectRefused(
+      Acplan({"plan", profile, "--budget", "70%", "--offload", "gpu"}),
+      {"--offload: needs a plan on a trace"});
+}
+
 TEST_F(OffloadFlagsTest, EveryCommandSaysTheSameOfAPlan) {
-  const json plan = PlanWith({"--offload", "1000GB/s"});
+  const json plan = PlanWith({"--offload", "1000GB/s,2000GB/s"});
   ASSERT_GT(plan.at("offload").at("host_bytes"), 0);
   const json simulated = json::parse(
       Acplan({"simulate", kOffloadTrace, "plan.json", "--json"}).out);

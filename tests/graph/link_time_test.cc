@@ -117,7 +117,8 @@ TEST(TimeOnLink, IsThatOfAPlayedLink) {
     SCOPED_TRACE(round);
     const Example example = RandomExample(random);
     // A byte a millisecond.
-    const LinkTime time = TimeOnLink(example.trace, example.simulation, 1e3);
+    const LinkTime time =
+        TimeOnLink(example.trace, example.simulation, BothWays(1e3));
     const int64_t stall = StallOfTicks(example);
     ASSERT_DOUBLE_EQ(time.stall_ms, static_cast<double>(stall));
     double waits = 0;
@@ -125,8 +126,9 @@ TEST(TimeOnLink, IsThatOfAPlayedLink) {
     EXPECT_DOUBLE_EQ(waits, time.stall_ms);
     (stall > 0 ? stalled : free) += 1;
     // Twice the speed is no slower.
-    EXPECT_LE(TimeOnLink(example.trace, example.simulation, 2e3).stall_ms,
-              time.stall_ms);
+    EXPECT_LE(
+        TimeOnLink(example.trace, example.simulation, BothWays(2e3)).stall_ms,
+        time.stall_ms);
   }
   EXPECT_GT(stalled, Enough(500));
   EXPECT_GT(free, Enough(500));
@@ -147,7 +149,8 @@ TEST(TimeOnLink, WaitsForWhatIsBeforeInTheQueue) {
       {kSend, 0_step, 0_moved},    {kSend, 1_step, 1_moved},
       {kRelease, 2_step, 0_moved}, {kRelease, 2_step, 1_moved},
       {kFetch, 2_step, 1_moved},   {kUse, 3_step, 1_moved}};
-  const LinkTime time = TimeOnLink(example.trace, example.simulation, 1e3);
+  const LinkTime time =
+      TimeOnLink(example.trace, example.simulation, BothWays(1e3));
   // The second has arrived after 6 ms, 2 late, and is back after 8 ms.
   EXPECT_EQ(time.waits_ms, (std::vector<double>{0, 0, 0, 2, 0, 0}));
   EXPECT_DOUBLE_EQ(time.stall_ms, 2);

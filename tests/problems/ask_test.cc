@@ -141,7 +141,7 @@ TEST(AskTest, OffloadIsPartOfTheAnswer) {
     const Plan plan = Ask(question, share).plan;
     if (!plan.HasPlan()) continue;
     const Plan offloading =
-        Ask(question, share, LinkLimits{.bytes_per_second = 1e15}).plan;
+        Ask(question, share, LinkLimits{.rates = graph::BothWays(1e15)}).plan;
     ASSERT_TRUE(offloading.HasPlan());
     EXPECT_LE(offloading.CostMs(), plan.recompute_ms * (1 + 1e-9));
     sent_count += offloading.offload && offloading.offload->sent_bytes > 0;

@@ -45,7 +45,7 @@ Language WithHost(double bytes_per_second) {
   return {.may_have_no_unit = false,
           .takes_names = true,
           .may_offload = true,
-          .link = LinkLimits{.bytes_per_second = bytes_per_second},
+          .link = LinkLimits{.rates = graph::BothWays(bytes_per_second)},
           .values = {{"first", {"leaf0:*"}}, {"second", {"leaf1:*"}}}};
 }
 
@@ -272,8 +272,7 @@ class Enumeration {
     if (!use) return;
     const double wait_ms =
         language_.link
-            ? graph::TimeOnLink(trace_, *use, language_.link->bytes_per_second)
-                  .stall_ms
+            ? graph::TimeOnLink(trace_, *use, language_.link->rates).stall_ms
             : 0;
     entries_.push_back({use->peak_bytes, use->recompute_ms + wait_ms, policy});
   }

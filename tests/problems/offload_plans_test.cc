@@ -90,7 +90,7 @@ TEST(WithOffload, IsNeverWorseAndSaysWhatItDoes) {
       const Plan without_offload = question.Best(budget);
       ASSERT_TRUE(without_offload.HasPlan());
       const Plan with = WithOffload(question.problem, without_offload,
-                                    {.bytes_per_second = 1e15}, {});
+                                    {.rates = graph::BothWays(1e15)}, {});
       ASSERT_TRUE(with.HasPlan());
       ASSERT_TRUE(with.offload);
       EXPECT_LE(with.peak_bytes, budget);
@@ -119,7 +119,7 @@ TEST(WithOffload, KeepsTheHostsMemory) {
     const auto offload_with = [&](int64_t memory) {
       const Plan with = WithOffload(
           question.problem, without_offload,
-          {.bytes_per_second = 1e15, .host_memory_bytes = memory}, {});
+          {.rates = graph::BothWays(1e15), .host_memory_bytes = memory}, {});
       EXPECT_LE(with.offload->host_bytes, memory);
       return *with.offload;
     };
@@ -142,9 +142,9 @@ TEST(WithOffload, IsOptimalOnlyWhereItCostsNothing) {
     SCOPED_TRACE(seed);
     const OffloadCase question(seed, /*may_skip=*/true, /*times=*/1e-12);
     const int64_t least = LeastPlan(question.problem, {}).budget.bytes;
-    const Plan with =
-        WithOffload(question.problem, question.Best(least),
-                    {.bytes_per_second = 1e9, .host_memory_bytes = 64}, {});
+    const Plan with = WithOffload(
+        question.problem, question.Best(least),
+        {.rates = graph::BothWays(1e9), .host_memory_bytes = 64}, {});
     ASSERT_TRUE(with.HasPlan());
     if (with.CostMs() < 1e-9 * with.baseline.runtime_ms) continue;
     ++dear;
@@ -165,7 +165,7 @@ TEST(WithOffload, RefusesPlansThatMayNotSkip) {
   const OffloadCase question(1, /*may_skip=*/false);
   const Plan plan = question.Best(question.problem.unplanned_peak_bytes);
   EXPECT_THROW(
-      WithOffload(question.problem, plan, {.bytes_per_second = 1e9}, {}),
+      WithOffload(question.problem, plan, {.rates = graph::BothWays(1e9)}, {}),
       InputError);
 }
 

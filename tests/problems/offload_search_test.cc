@@ -91,7 +91,7 @@ std::optional<double> LeastCost(const TraceCase& c,
                       use.offload.host_peak_bytes <= limits.host_memory_bytes;
     if (!fits) return;
     const double stall_ms =
-        graph::TimeOnLink(c.trace, use, limits.bytes_per_second).stall_ms;
+        graph::TimeOnLink(c.trace, use, limits.rates).stall_ms;
     least = std::min(least, use.recompute_ms + stall_ms);
   });
   return is_known ? std::optional(least) : std::nullopt;
@@ -113,7 +113,7 @@ TEST(OffloadSearch, FindsNothingThatIsNotThere) {
     const int64_t budget =
         most - (most - fewest) * static_cast<int64_t>(1 + random() % 5) / 4;
     LinkLimits limits;
-    limits.bytes_per_second = 1e3 * std::pow(10.0, random() % 5);
+    limits.rates = graph::BothWays(1e3 * std::pow(10.0, random() % 5));
     if (random() % 2 == 0) {
       limits.host_memory_bytes = static_cast<int64_t>(random() % 20'000);
     }

@@ -79,7 +79,7 @@ Plan FullPlan() {
                .device_ms = 2.2 / 7,
                .step_ms = 3.0 / 7,
                .least_step_ms = 2.5 / 7};
-  plan.offload = {.bytes_per_second = 25e9,
+  plan.offload = {.rates = graph::BothWays(25e9),
                   .host_memory_bytes = 1 << 20,
                   .host_bytes = 77,
                   .sent_bytes = 88,

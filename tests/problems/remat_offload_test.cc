@@ -55,7 +55,8 @@ class AllMoves {
   void Add(size_t next) {
     if (next == lives_.size()) {
       const JointRun moved_run = WithMoves(graph_, run_, moves_);
-      const double stall_ms = StallMs(graph_, moved_run, bytes_per_second_);
+      const double stall_ms =
+          StallMs(graph_, moved_run, graph::BothWays(bytes_per_second_));
       outcomes_.push_back(
           {moved_run.peak_bytes, moved_run.recompute_ms + stall_ms});
       return;
@@ -156,11 +157,11 @@ TEST(JointMoves, AreRefusedAtOtherTimes) {
       WithMoves(graph, run, {{.buffer = 0, .release = 2, .fetch = 4}});
   EXPECT_EQ(moved_run.live_bytes, (std::vector<int64_t>{8, 8, 0, 0, 8}));
   // A copy takes 2 ms: it is 1 ms late both ways.
-  EXPECT_DOUBLE_EQ(StallMs(graph, moved_run, 4000), 1 + 2);
+  EXPECT_DOUBLE_EQ(StallMs(graph, moved_run, graph::BothWays(4000)), 1 + 2);
   EXPECT_DOUBLE_EQ(
       StallMs(graph,
               WithMoves(graph, run, {{.buffer = 0, .release = 3, .fetch = 3}}),
-              4000),
+              graph::BothWays(4000)),
       1);
   for (const JointMove& move : std::vector<JointMove>{
            {0, 1, 4}, {0, 4, 4}, {0, 2, 2}, {0, 2, 5}, {1, 2, 4}})
@@ -195,7 +196,7 @@ TEST(RematOffload, IsNearWhatEnumerationFinds) {
           least = std::min(least, outcome.cost_ms);
       const RematOffload answer =
           SolveRematOffload(problem, {.budget_bytes = budget},
-                            {.bytes_per_second = bytes_per_second});
+                            {.rates = graph::BothWays(bytes_per_second)});
       ++questions;
       ASSERT_LE(answer.bound_ms, least + 1e-9) << budget << ToJson(graph);
       if (!answer.best) {
@@ -227,9 +228,9 @@ TEST(RematOffload, StaysWithinTheHostsMemory) {
     const RematProblem problem = BuildRematProblem(graph);
     const JointSimulator simulator(graph);
     const int64_t most = simulator.Run(simulator.AllKept()).peak_bytes;
-    const RematOffload answer =
-        SolveRematOffload(problem, {.budget_bytes = most * 3 / 4},
-                          {.bytes_per_second = 1e6, .host_memory_bytes = 9});
+    const RematOffload answer = SolveRematOffload(
+        problem, {.budget_bytes = most * 3 / 4},
+        {.rates = graph::BothWays(1e6), .host_memory_bytes = 9});
     if (answer.best) {
       EXPECT_LE(MovedBytes(graph, answer.best->run), 9);
     }
@@ -242,7 +243,7 @@ TEST(RematOffload, RefusesStepsOfSeveralGraphs) {
       test_support::RandomRuns(random, {.forward = 4, .backward = 4}, 2);
   EXPECT_THROW(
       SolveRematOffload(BuildRematProblem(graph), {.budget_bytes = 1000},
-                        {.bytes_per_second = 1}),
+                        {.rates = graph::BothWays(1)}),
       InputError);
 }
 

@@ -17,6 +17,7 @@ from acplan._advise.what_fits import what_fits
 from acplan._apply.apply import apply, remove
 from acplan._apply.same_plan import require_same_plan
 from acplan._base.errors import AcplanError, PlanMismatchWarning
+from acplan._base.offloaded_states import offload_states
 from acplan._base.package import __version__
 from acplan._compile.compile import (
     Partitioner,
@@ -116,6 +117,7 @@ __all__ = [
     "linear_cross_entropy",
     "make_optimizer_state",
     "memory_budgets",
+    "offload_states",
     "partitioner",
     "plan",
     "profile",

@@ -9,8 +9,11 @@ from torch._inductor.utils import fresh_inductor_cache
 
 import acplan
 from acplan import AcplanError
+from acplan._base import host_copies
 from acplan._base.host_link import Queues
-from acplan._graphs import host_copies
+from acplan._base.host_links import host_links
+from acplan._device.collective_times import accelerators
+from acplan._device.devices import DEVICES
 from acplan._graphs.remat import evaluate_graph
 from offloading import Device, LateQueues, Streams
 from test_compiled import CASES, _case, _compiled
@@ -125,7 +128,35 @@ def test_graphs_that_are_planned_together_move_nothing() -> None:
         compiled(strict=True)(x)
 
 
-@pytest.mark.parametrize("rate", ["25GB", "fast", "0GB/s", 25, ""])
+@pytest.mark.parametrize(
+    ("link", "rate", "back"),
+    [("pcie4", 25.1e9, None), ("gh200/2", 148.5e9, 187.5e9), (True, 25.1e9, None)],
+)
+def test_a_link_has_a_name(link: object, rate: float, back: float | None) -> None:
+    model, x = _case("mlp")
+    plan, _ = _compiled(model, x, "min", offload=link, device="a100")
+    assert plan.data["bytes_per_second"] == rate
+    assert plan.data.get("back_bytes_per_second") == back
+
+
+def test_every_device_has_a_link() -> None:
+    gpus = {gpu for link in host_links().values() for gpu in link.gpus}
+    assert set(DEVICES) <= gpus
+    # The training cost model has its own figures, of what a link is said to carry.
+    for name, device in DEVICES.items():
+        link = next(link for link, row in host_links().items() if name in row.gpus)
+        if device.accelerator and link.startswith("pcie"):
+            nominal = accelerators()[device.accelerator]["host_gbs"]["value"]
+            assert {"pcie3": 16, "pcie4": 32, "pcie5": 64}[link] == nominal
+
+
+@pytest.mark.parametrize("name", ["pcie", "gh20", "25 pcie4"])
+def test_other_names_are_refused(name: str) -> None:
+    with pytest.raises(AcplanError, match="offload: expected a rate such as"):
+        acplan.partitioner("80%", offload=name)
+
+
+@pytest.mark.parametrize("rate", ["25GB", "fast", "0GB/s", 25, "", "1GB/s,", "1GB/s,2GB"])
 def test_other_links_are_refused(rate: object) -> None:
     with pytest.raises(AcplanError, match=r'offload: expected a rate such as "25GB/s"'):
         acplan.partitioner("80%", offload=rate)  # type: ignore[arg-type] # what a user may give

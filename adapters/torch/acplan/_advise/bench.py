@@ -9,7 +9,8 @@ from acplan._advise.fits import Fit
 from acplan._advise.levers import Lever, NotApplicable, batch_of, split_microbatch, with_levers
 from acplan._advise.precision import copy_on_meta
 from acplan._base.errors import AcplanError
-from acplan._device.devices import Device
+from acplan._base.host_links import link_of_gpu
+from acplan._device.devices import Device, known_as
 from acplan._device.workspaces import persistent_bytes
 from acplan._files.plan_file import Plan
 from acplan._files.trace_file import Trace
@@ -19,7 +20,6 @@ from acplan._step.trace import trace
 from acplan._step.training_step import TrainingStep
 
 _INFEASIBLE = (3, 4)  # exit codes: proven infeasible, and nothing found in time
-_LINK = 25  # gigabytes a second between the device and the host's memory
 _OF_DEVICE = 0.97  # of a device, for plans that the allocator's simulation does not know
 
 
@@ -84,6 +84,11 @@ class Bench:
         return next((n for n in more if activations / n <= room), more[-1] if more else None)
 
     @property
+    def _gpu(self) -> str:
+        """The GPU that has the device's link to the host's memory."""
+        return known_as(self.device.name)
+
+    @property
     def gpus(self) -> int:
         parallel = self.step.parallel
         return 1 if parallel is None else parallel.world_size
@@ -128,7 +133,7 @@ class Bench:
         budget = self.limit.total_bytes
         if "device_memory" in self.limit.options:
             budget = int(_OF_DEVICE * budget)
-        limits = {"budget": budget, "offload": f"{_LINK}GB/s"}
+        limits = {"budget": budget, "offload": self._gpu}
         own_plan = self.plan_within(attempt.traced, limits)
         return None if own_plan is None else self._fit(attempt.case, attempt.traced, own_plan)
 
@@ -158,7 +163,8 @@ class Bench:
     def paging_ms(self, state: StateBytes) -> float:
         """Returns the time that state in the host's memory takes, which comes and goes once an
         iteration."""
-        return 2 * state.host / (_LINK * 1e9) * 1e3
+        link = link_of_gpu(self._gpu)
+        return state.host * (1 / link.to_device + 1 / link.to_host) * 1e3
 
     def _fit(self, case: Case, traced: Trace, own_plan: Plan) -> Fit:
         accumulate = traced.accumulate
@@ -209,7 +215,7 @@ class Bench:
 
     def _limit_text(self, fit: Fit) -> str:
         if fit.plan is not None and fit.plan.stall_ms is not None:
-            return f'budget={fit.plan.budget_bytes}, offload="{_LINK}GB/s"'
+            return f'budget={fit.plan.budget_bytes}, offload="{self._gpu}"'
         return ", ".join(f"{name}={value!r}" for name, value in self.limit.options.items())
 
     def _needs(self, fit: Fit) -> Iterator[str]:

@@ -12,6 +12,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from acplan._base.errors import AcplanError
+from acplan._base.offloaded_states import offload_states
 from acplan._base.patching import replaced_here, set_attribute
 from acplan._step.linear_cross_entropy import linear_cross_entropy
 from acplan._step.optimizers import (
@@ -374,7 +375,7 @@ def _configurations(config: Any) -> list[Any]:
     return configs
 
 
-def _levers() -> Iterator[Lever]:
+def _optimizer_levers() -> Iterator[Lever]:
     for name, fused, foreach in (
         ("fused", True, False),
         ("foreach", False, True),
@@ -393,6 +394,16 @@ def _levers() -> Iterator[Lever]:
         "optimizer",
         ROUNDING,
     )
+    yield Lever(
+        "optimizer: state on the host",
+        "acplan.offload_states(optimizer)",
+        optimizer_setting(offload_states),
+        "optimizer",
+    )
+
+
+def _levers() -> Iterator[Lever]:
+    yield from _optimizer_levers()
     yield Lever(
         "gradients: kept",
         "optimizer.zero_grad(set_to_none=False)",

@@ -38,7 +38,7 @@ from acplan._compile.step_plan import (
     plan_of,
 )
 from acplan._compile.step_recorder import Graphs, hash_of
-from acplan._device.devices import DEVICES, Device, find_device
+from acplan._device.devices import DEVICES, Device, find_device, known_as
 from acplan._device.operator_timing import measured_device
 from acplan._files.verification import Verification
 from acplan._graphs.backward_order import BackwardOrder
@@ -334,7 +334,7 @@ def partitioner(
     device: str | Device | None = None,
     fused: bool = True,
     time_limit: float | None = None,
-    offload: str | None = None,
+    offload: str | bool | None = None,
     host_memory: int | str | None = None,
 ) -> Partitioner:
     """Returns a function that torch.compile takes as options={"custom_partitioner_fn": ...}
@@ -354,8 +354,9 @@ def partitioner(
                 on the current one; by default the current one, if known, else an A100.
     fused:      run-times are those of Inductor's kernels; False: of each operator by itself.
     time_limit: seconds to search.
-    offload:    the rate of the link to the host's memory in each direction, such as "25GB/s":
-                saved tensors may wait there.
+    offload:    the link to the host's memory, where saved tensors may wait: its rate in each
+                direction, such as "25GB/s", its name, such as "pcie4" or "gh200", or True for
+                that of the device.
     host_memory: the most bytes that wait there.
     """
     if not _TELLS_STATIC_INPUTS:
@@ -370,14 +371,15 @@ def partitioner(
         named_optimizer(optimizer)
     if optimizer is not None and model is None:
         raise AcplanError("optimizer: needs model, whose parameters determine its memory")
+    own_device = device_of(device)
     return Partitioner(
         budget,
-        device_of(device),
+        own_device,
         StepMemory(model, optimizer, held_bytes),
         strict=strict,
         is_fused=fused,
         time_limit=time_limit,
-        link=link_of(offload, host_memory),
+        link=link_of(offload, host_memory, known_as(own_device.name)),
     )
 
 
@@ -392,7 +394,7 @@ def compile(
     strict: bool = False,
     device: str | Device | None = None,
     time_limit: float | None = None,
-    offload: str | None = None,
+    offload: str | bool | None = None,
     host_memory: int | str | None = None,
     backend: str = "inductor",
     mode: str | None = None,

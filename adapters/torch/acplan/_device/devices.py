@@ -9,6 +9,7 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from acplan._base.errors import AcplanError
+from acplan._base.host_links import link_of_gpu
 from acplan._base.tensors import is_sparse
 from acplan._device.collective_times import (
     accelerators,
@@ -16,6 +17,7 @@ from acplan._device.collective_times import (
     is_collective,
     link_of,
 )
+from acplan._device.host_copy_times import copy_ms, is_host_copy
 from acplan._device.kernel_times import kernel_seconds
 from acplan._device.product_times import Call
 
@@ -96,6 +98,8 @@ class Device:
         """Returns the time of an operator (`kernel_times`). `inputs` and `outputs` are the
         tensors with memory that it reads and writes."""
         func, args, kwargs, out = run
+        if is_host_copy(func):
+            return copy_ms(func, outputs, link_of_gpu(known_as(self.name)))
         if is_collective(func):
             link = link_of(self.accelerator)
             return collective_seconds(func, args, kwargs, out, link) * 1e3
@@ -411,3 +415,11 @@ def find_device(name: str | Device) -> Device:
         raise AcplanError(
             f"device: expected one of {', '.join(DEVICES)}, found {name!r}"
         ) from None
+
+
+def known_as(name: str) -> str:
+    """Returns the device in DEVICES that a name, of it or of its driver, matches best; an A100
+    if there is none."""
+    plain = name.lower().replace(" ", "")
+    fitting = [k for k in DEVICES if all(part in plain for part in k.split("-"))]
+    return max(fitting, key=len, default="a100")

@@ -11,9 +11,9 @@ from typing import Any
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
+from acplan._base.host_copies import OFFLOAD
 from acplan._base.tensors import tensors_in
 from acplan._files.verification import VerifiedOperator
-from acplan._graphs.host_copies import OFFLOAD
 from acplan._graphs.node_values import FakeRun, allocated_bytes, distinct_storages
 
 

@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves, tree_map
 
 from acplan._base.errors import AcplanError
-from acplan._graphs.host_copies import OFFLOAD, RELOAD, WAIT
+from acplan._base.host_copies import OFFLOAD, RELOAD, WAIT
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,8 @@ from acplan._base.errors import AcplanError
 from acplan._base.program import Outcome
 from acplan._base.question import question_folder
 from acplan._files.json_files import write_json
-from acplan._program.budgets import Budget, require_rate, size_bytes, size_value
+from acplan._program.budgets import Budget, size_bytes, size_value
+from acplan._program.links import require_link
 
 _NOTHING_FITS = 3
 _NO_PLAN = 4  # was found that fits
@@ -26,13 +27,18 @@ class Link:
         return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
 
 
-def link_of(offload: str | None, host_memory: int | str | None) -> Link | None:
-    """Returns the link that options name. Raises AcplanError if they do not name one."""
-    if offload is None:
+def link_of(
+    offload: str | bool | None, host_memory: int | str | None, device: str
+) -> Link | None:
+    """Returns the link that options name; True is that of the device. Raises AcplanError if
+    they do not name one."""
+    if offload is True:
+        offload = device
+    if offload is None or offload is False:
         if host_memory is not None:
             raise AcplanError("host_memory: needs offload")
         return None
-    require_rate("offload", offload)
+    require_link(offload)
     if host_memory is not None:
         size_bytes("host_memory", host_memory)
     return Link(offload, host_memory)

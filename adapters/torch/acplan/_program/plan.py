@@ -20,6 +20,7 @@ from acplan._files.profile_file import Profile
 from acplan._files.trace_file import DIFFERENTIATES, Trace
 from acplan._program.budgets import Budget, require_budget, size_value
 from acplan._program.lengths import Batches, Traces, plan_table
+from acplan._program.links import OWN_LINK
 from acplan._program.visible_device import with_visible_device
 
 Source = Trace | Profile | str | os.PathLike[str]
@@ -66,11 +67,12 @@ def plan(
               a device_memory of what PyTorch can have of this process's GPU.
     options:  the flags of `acplan plan` (docs/command_line.md): reserve, memory_model,
               world_size, without_states, ac_units, fsdp_units, max_units, granularity,
-              decisions, segments, offload (with a link such as "25GB/s"), host_memory,
-              tradeoff, save, recompute, engine, gap, time_limit, seed, times_off (a factor by
-              which run-times may be wrong: Plan.times_off then has proven bounds of what the
-              plan can lose), robust (True: the plan that can lose least), without_host (True:
-              as if CUDA graphs launched the step). Units, and the
+              decisions, segments, offload (a link such as "25GB/s" or "pcie4"; True: that of
+              the trace's device), host_memory, tradeoff, save, recompute, engine, gap,
+              time_limit, seed, times_off (a factor by which run-times may be wrong:
+              Plan.times_off then has proven bounds of what the plan can lose), robust (True:
+              the plan that can lose least), without_host (True: as if CUDA graphs launched
+              the step). Units, and the
               patterns of save and recompute, may be lists. For a device: device_memory (bytes
               or such as "8GiB", all that PyTorch can have of it), allocator (the text of
               PYTORCH_ALLOC_CONF, or "native"), torch_version (by default the installed one, if
@@ -219,6 +221,9 @@ def plan_options(options: Mapping[str, Any]) -> dict[str, Any]:
     if "device_memory" in question:
         version = installed_allocator()
         question = ({} if version is None else {"torch_version": version}) | question
+    if isinstance(question.get("offload"), bool):
+        own = question.pop("offload")
+        question |= {"offload": OWN_LINK} if own else {}
     for name in _SIZES:
         if name in question:
             question[name] = size_value(name, question[name])

@@ -11,6 +11,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from acplan._base.errors import AcplanError
+from acplan._base.offloaded_states import OffloadedStates
 
 OptimizerFn = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 OptimizerLike = OptimizerFn | torch.optim.Optimizer | str | None
@@ -205,6 +206,8 @@ def optimizer_like(
     """Returns another optimizer of the same class, with the same groups and options, in the
     state before its first step. `trained` are the ids of the fakes that it may step."""
     optimizer = innermost(optimizer)
+    if isinstance(optimizer, OffloadedStates):
+        return optimizer.wrap(optimizer_like(optimizer.inner, trained, fake))
     groups: Sequence[dict[str, Any]] = optimizer.param_groups
     of_it = {id(p): p for group in groups for p in group["params"]}
 

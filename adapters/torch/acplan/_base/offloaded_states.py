@@ -1,0 +1,188 @@
+"""acplan.offload_states: an optimizer whose states wait in the host's memory.
+
+The update goes through the parameters in order, some at a time. While it computes with the
+states of some, those of the next come to the device, and those of the ones before return to the
+host (host_copies.py), so the states of three such parts are on the device at most. The
+optimizers of torch.optim update each parameter by itself, so the results are the same to the
+bit.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from acplan._base.errors import AcplanError
+from acplan._base.host_copies import OFFLOAD, RELOAD, WAIT
+
+# The classes that update a parameter from its own gradient and state alone.
+_SUPPORTED = (
+    "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Muon", "NAdam",
+    "RAdam", "RMSprop", "Rprop", "SGD",
+)  # fmt: skip
+
+
+class _Part(NamedTuple):
+    """Parameters of a group that are updated at once."""
+
+    group: dict[str, Any]
+    parameters: list[torch.nn.Parameter]
+
+
+# Copies under way: a state, its name, and the source and the target of the copy.
+_Copies = list[tuple[dict[str, Any], str, torch.Tensor, torch.Tensor]]
+
+
+class OffloadedStates(torch.optim.Optimizer):
+    """An optimizer with its own groups and states, which are on the host between steps."""
+
+    def __init__(self, inner: torch.optim.Optimizer, part_bytes: int) -> None:
+        self.inner = inner
+        self.part_bytes = part_bytes
+        super().__init__(inner.param_groups, {})
+        self._share()
+        self._send_all()
+
+    def _share(self) -> None:
+        self.param_groups = self.inner.param_groups
+        self.state = self.inner.state
+
+    def wrap(self, inner: torch.optim.Optimizer) -> "OffloadedStates":
+        """Returns the same for another optimizer."""
+        return OffloadedStates(inner, self.part_bytes)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        parts = list(self._parts())
+        coming = self._fetch(parts[0]) if parts else []
+        leaving: _Copies = []
+        try:
+            for place, part in enumerate(parts):
+                arrived = coming
+                coming = self._fetch(parts[place + 1]) if place + 1 < len(parts) else []
+                _finish(arrived)
+                self.inner.param_groups = [{**part.group, "params": part.parameters}]
+                self.inner.step()
+                _finish(leaving)
+                leaving = self._send(part.parameters)
+        finally:
+            self.inner.param_groups = self.param_groups
+            _finish(coming)
+            _finish(leaving)
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        self._wait()
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.inner.load_state_dict(state_dict)
+        self._share()
+        self._send_all()
+
+    def _send_all(self) -> None:
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        _finish(self._send(p for p in parameters if p in self.state))
+
+    def _wait(self) -> None:
+        """Waits until all copies to the host have ended."""
+        devices = {p.device for group in self.param_groups for p in group["params"]}
+        for device in devices:
+            if device.type not in ("cpu", "meta"):
+                torch.get_device_module(device).synchronize(device)
+
+    def _parts(self) -> Iterator[_Part]:
+        """Yields the parameters that have gradients, in order."""
+        for group in self.param_groups:
+            parameters: list[torch.nn.Parameter] = []
+            total = 0
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                if parameters and total + parameter.nbytes > self.part_bytes:
+                    yield _Part(group, parameters)
+                    parameters, total = [], 0
+                parameters.append(parameter)
+                total += parameter.nbytes
+            if parameters:
+                yield _Part(group, parameters)
+
+    def _fetch(self, part: _Part) -> _Copies:
+        return [
+            (state, name, value, RELOAD(value, parameter.device))
+            for parameter, state, name, value in self._states(part.parameters)
+        ]
+
+    def _send(self, parameters: Iterable[torch.nn.Parameter]) -> _Copies:
+        return [
+            (state, name, value, OFFLOAD(value))
+            for _, state, name, value in self._states(parameters)
+        ]
+
+    def _states(
+        self, parameters: Iterable[torch.nn.Parameter]
+    ) -> Iterator[tuple[torch.nn.Parameter, dict[str, Any], str, torch.Tensor]]:
+        """Yields the states that move: all but single numbers, such as the steps so far."""
+        for parameter in parameters:
+            state = self.state.get(parameter, {})
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor) and value.dim() > 0:
+                    yield parameter, state, name, value
+
+
+def _finish(copies: _Copies) -> None:
+    """Lets the device wait for copies, whose targets are the states then."""
+    for state, name, source, target in copies:
+        state[name] = WAIT(target, source)
+    copies.clear()
+
+
+def offload_states(
+    optimizer: torch.optim.Optimizer, *, part_bytes: int = 64 * 2**20
+) -> OffloadedStates:
+    """Returns an optimizer with the groups and states of this one, whose states wait in the
+    host's memory between its steps. Losses and weights are the same to the bit.
+
+    part_bytes: the bytes of parameters that are updated at once; the states of three such
+                parts are on the device at most.
+
+    Use it in place of the optimizer from then on, in acplan.trace as well. Optimizers of
+    torch.optim are supported, except LBFGS and SparseAdam, on plain tensors.
+    """
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise AcplanError(
+            "offload_states: expected a torch.optim.Optimizer, found "
+            f"{type(optimizer).__name__}"
+        )
+    name = type(optimizer).__name__
+    if getattr(torch.optim, name, None) is not type(optimizer) or name not in _SUPPORTED:
+        raise AcplanError(
+            f"offload_states: expected one of torch.optim's {', '.join(_SUPPORTED)}, found "
+            f"{name}"
+        )
+    _require_steps_in_parts(optimizer)
+    if isinstance(part_bytes, bool) or not isinstance(part_bytes, int) or part_bytes <= 0:
+        raise AcplanError(f"offload_states: part_bytes: expected bytes, found {part_bytes!r}")
+    return OffloadedStates(optimizer, part_bytes)
+
+
+def _require_steps_in_parts(optimizer: torch.optim.Optimizer) -> None:
+    groups: Sequence[dict[str, Any]] = optimizer.param_groups
+    if any(group.get("differentiable") for group in groups):
+        raise AcplanError("offload_states: differentiable=True is not supported")
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        raise AcplanError(
+            "offload_states: the optimizer has hooks of its steps: register them on the result"
+        )
+    for group in groups:
+        for parameter in group["params"]:
+            if is_traceable_wrapper_subclass(parameter):
+                raise AcplanError(
+                    "offload_states: expected plain tensors, found a parameter of class "
+                    f"{type(parameter).__name__}"
+                )

@@ -1,0 +1,236 @@
+"""Optimizers whose states wait on the host: results to the bit, and bytes as traced."""
+
+import copy
+import weakref
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import acplan
+from acplan import AcplanError, offload_states
+from acplan._base import host_copies
+from acplan._base.host_copies import RELOAD
+from offloading import Device, LateQueues, Streams
+
+OPTIMIZERS = {
+    "ASGD": {}, "Adadelta": {}, "Adafactor": {}, "Adagrad": {}, "Adam": {"amsgrad": True},
+    "AdamW": {}, "Adamax": {}, "NAdam": {}, "RAdam": {}, "RMSprop": {"centered": True},
+    "Rprop": {}, "SGD": {"lr": 0.1, "momentum": 0.9},
+}  # fmt: skip
+WAYS: tuple[dict[str, bool], ...] = ({"foreach": False}, {"foreach": True}, {"fused": True})
+PART = 10_000  # the second layer is larger
+
+
+def _net() -> nn.Sequential:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = [nn.Linear(32, 64)]
+    for _ in range(6):
+        layers += [nn.Sequential(nn.Linear(64, 64), nn.GELU())]
+    return nn.Sequential(*layers, nn.Linear(64, 8))
+
+
+def _loss(output: torch.Tensor) -> torch.Tensor:
+    return output.square().mean()
+
+
+def _train(
+    model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 3
+) -> list[torch.Tensor]:
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    torch.manual_seed(1)
+    losses = []
+    for step in range(steps):
+        losses.append(_loss(model(torch.randn(4, 32))))
+        losses[-1].backward()
+        if step == 1:  # a parameter that is not trained in this step
+            next(model.parameters()).grad = None
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+    return [*(loss.detach() for loss in losses), *(p.detach() for p in model.parameters())]
+
+
+def _require_equal(expected: list[torch.Tensor], actual: list[torch.Tensor]) -> None:
+    for a, b in zip(expected, actual, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_losses_and_weights_are_the_same_to_the_bit(name: str) -> None:
+    ran = 0
+    for way in WAYS:
+        options: Any = {**OPTIMIZERS[name], **way}
+        model, same = _net(), _net()
+        try:
+            plain = getattr(torch.optim, name)(_groups(model), **options)
+        except TypeError:  # it has no such implementation
+            continue
+        ran += 1
+        wrapped = offload_states(
+            getattr(torch.optim, name)(_groups(same), **options), part_bytes=PART
+        )
+        _require_equal(_train(model, plain), _train(same, wrapped))
+    assert ran
+
+
+def _groups(model: nn.Sequential) -> list[dict[str, Any]]:
+    parameters = list(model.parameters())
+    return [{"params": parameters[:3]}, {"params": parameters[3:], "weight_decay": 0.1}]
+
+
+@pytest.mark.parametrize("kind", ["late", "streams"])
+def test_copies_may_be_made_at_any_time_until_they_are_waited_for(kind: str) -> None:
+    log: list[str] = []
+    queues: Any = LateQueues(log, is_late=True)
+    if kind == "streams":
+        queues = Streams(torch.device("cpu"), Device(3))
+    model, same = _net(), _net()
+    expected = _train(model, torch.optim.AdamW(model.parameters()))
+    with mock.patch.object(host_copies, "_queues_on", lambda device: queues):
+        wrapped = offload_states(torch.optim.AdamW(same.parameters()), part_bytes=PART)
+        actual = _train(same, wrapped)
+    _require_equal(expected, actual)
+    assert not host_copies._pending
+    if kind == "late":
+        # A copy is under way while the states of another part are updated.
+        assert sum(entry.endswith("ends") for entry in log) == len(log) // 2 > 0
+
+
+def test_states_are_saved_and_loaded() -> None:
+    model, same = _net(), _net()
+    plain = torch.optim.AdamW(model.parameters())
+    wrapped = offload_states(torch.optim.AdamW(same.parameters()), part_bytes=PART)
+    _require_equal(_train(model, plain), _train(same, wrapped))
+    saved = copy.deepcopy(wrapped.state_dict())
+    for key, state in plain.state_dict()["state"].items():
+        for name, value in state.items():
+            assert torch.equal(saved["state"][key][name], value)
+    second = offload_states(torch.optim.AdamW(same.parameters()), part_bytes=PART)
+    second.load_state_dict(saved)
+    _require_equal(_train(model, plain), _train(same, second))
+
+
+class _Fetched(TorchDispatchMode):
+    """Lists the bytes of fetched states that there are after each operator."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.sizes: list[int] = []
+        self._alive: dict[int, tuple[weakref.ref[Any], int]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func is RELOAD:
+            storage = out.untyped_storage()
+            self._alive[storage.data_ptr()] = (
+                weakref.ref(storage),
+                storage.nbytes(),
+            )
+        self.sizes.append(self._bytes())
+        return out
+
+    def _bytes(self) -> int:
+        return sum(size for ref, size in self._alive.values() if ref() is not None)
+
+
+def _states_in(trace: acplan.Trace) -> list[int]:
+    """Returns the bytes of fetched states in a trace, after each operator of the update."""
+    operators = trace.data["operators"]
+    fetched = [s for s in trace.data["storages"] if s["born"] >= 0]
+    fetched = [s for s in fetched if "reload" in operators[s["born"]]["name"]]
+    first = min(s["born"] for s in fetched)
+    return [
+        sum(s["bytes"] for s in fetched if s["born"] <= k and (s["freed"] or 1e9) > k)
+        for k in range(first, len(operators))
+    ]
+
+
+def test_the_device_has_no_more_states_than_three_parts() -> None:
+    model = _net()
+    options: Any = {"foreach": False}
+    wrapped = offload_states(torch.optim.AdamW(model.parameters(), **options), part_bytes=PART)
+    trace = acplan.trace(model, torch.randn(4, 32), loss_fn=_loss, optimizer=wrapped)
+    plain = acplan.trace(
+        model,
+        torch.randn(4, 32),
+        loss_fn=_loss,
+        optimizer=torch.optim.AdamW(model.parameters(), **options),
+    )
+    states = 2 * sum(p.nbytes for p in model.parameters())
+    largest = 2 * max(p.nbytes for p in model.parameters())
+    assert 0 < max(_states_in(trace)) < states
+    assert max(_states_in(trace)) <= largest + 2 * 2 * PART
+    assert plain.peak_bytes - trace.peak_bytes > 0
+    assert not wrapped.state
+    _train(model, wrapped, steps=1)
+    _loss(model(torch.randn(4, 32))).backward()
+    with _Fetched() as fetched:
+        wrapped.step()
+    assert max(fetched.sizes) == max(_states_in(trace))
+
+
+def test_a_plan_of_the_step_is_verified() -> None:
+    model = _net()
+    wrapped = offload_states(torch.optim.AdamW(model.parameters()), part_bytes=PART)
+    step: Any = {"loss_fn": _loss, "optimizer": wrapped, "workspaces": False}
+    trace = acplan.trace(model, torch.randn(512, 32), **step)
+    plan = acplan.plan(trace, "min")
+    assert plan.modules
+    verification = acplan.verify(model, plan, torch.randn(512, 32), **step)
+    assert verification.first_difference() is None, str(verification)
+
+
+def test_copies_take_the_time_of_the_slower_way() -> None:
+    model = _net()
+    optimizer: Any = lambda ps: offload_states(torch.optim.AdamW(ps))  # noqa: E731
+    for device, rate in {"a100": 25.1e9, "h100": 52.8e9}.items():
+        trace = acplan.trace(
+            model, torch.randn(4, 32), loss_fn=_loss, optimizer=optimizer, device=device
+        )
+        copies_ms = sum(
+            operator["runtime_ms"]
+            for operator in trace.data["operators"]
+            if operator["name"].startswith("acplan.")
+        )
+        states = 2 * sum(p.nbytes for p in model.parameters())
+        assert copies_ms == pytest.approx(states / rate * 1e3)
+
+
+def test_what_cannot_step_in_parts_is_refused() -> None:
+    parameters = [nn.Parameter(torch.zeros(3))]
+
+    class Own(torch.optim.AdamW):
+        pass
+
+    for optimizer in (torch.optim.LBFGS(parameters), Own(parameters)):
+        with pytest.raises(AcplanError, match="offload_states: expected one of torch.optim's"):
+            offload_states(optimizer)
+    hooked = torch.optim.AdamW(parameters)
+    hooked.register_step_post_hook(lambda *_: None)
+    with pytest.raises(AcplanError, match="has hooks of its steps"):
+        offload_states(hooked)
+    with pytest.raises(AcplanError, match="part_bytes"):
+        offload_states(torch.optim.AdamW(parameters), part_bytes=0)
+    with pytest.raises(AcplanError, match=r"expected a torch.optim.Optimizer"):
+        offload_states(parameters)  # type: ignore[arg-type] # what a user may give
+
+
+def test_it_is_a_lever() -> None:
+    explanation = acplan.explain(
+        _net(),
+        torch.randn(4, 32),
+        loss_fn=_loss,
+        optimizer="adamw-fused",
+        levers=["optimizer: state on the host"],
+        time_limit=0.2,
+    )
+    own, lever = explanation.levers
+    assert lever.is_measured, lever.why_not
+    assert own.step_ms is not None and lever.step_ms is not None
+    assert lever.step_ms > own.step_ms
