@@ -9,11 +9,11 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from acplan._base.errors import AcplanError
+from acplan._base.process_groups import is_collective
 from acplan._base.tensors import is_sparse
 from acplan._device.collective_times import (
     accelerators,
     collective_seconds,
-    is_collective,
     link_of,
 )
 from acplan._device.kernel_times import kernel_seconds

@@ -1,0 +1,145 @@
+"""DeepSeek-V3 as it is trained on many GPUs: stages of a pipeline, whose experts are shards and
+whose other parameters fully_shard splits over all ranks of the stage.
+
+Attention, the router and the dense products are transformers'; the experts are those of
+parallel_experts.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import get_schedule_class
+from transformers import DeepseekV3Config
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import (
+    DeepseekV3DecoderLayer,
+    DeepseekV3MLP,
+    DeepseekV3RMSNorm,
+    DeepseekV3RotaryEmbedding,
+    DeepseekV3TopkRouter,
+)
+
+from parallel_experts import Experts, shard_experts, through_experts
+from parallel_models import MIXED
+
+
+class SharedExperts(nn.Module):
+    """The products of a layer: experts that a router chooses, and one for all tokens."""
+
+    def __init__(self, config: DeepseekV3Config) -> None:
+        super().__init__()
+        hidden = config.moe_intermediate_size
+        self.gate = DeepseekV3TopkRouter(config)
+        self.experts = Experts(config.n_routed_experts, config.hidden_size, hidden, True)
+        self.shared = DeepseekV3MLP(config, intermediate_size=hidden)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        _, weights, picks = self.gate(x)
+        y = through_experts(self.experts, x.flatten(0, 1), picks, weights.to(x.dtype))
+        return y.view(x.shape) + self.shared(x)
+
+
+class DeepseekStage(nn.Module):
+    """A part of the model: its layers, after the embedding if it is the first one, and before
+    the head if it is the last one."""
+
+    def __init__(self, config: DeepseekV3Config, index: int, count: int) -> None:
+        super().__init__()
+        layers = config.num_hidden_layers
+        numbers = range(layers * index // count, layers * (index + 1) // count)
+        is_last, width = index == count - 1, config.hidden_size
+        embedding = nn.Embedding(config.vocab_size, width) if index == 0 else nn.Identity()
+        self.embedding = embedding
+        self.rotary = DeepseekV3RotaryEmbedding(config)
+        self.layers = nn.ModuleList(DeepseekV3DecoderLayer(config, k) for k in numbers)
+        for number, layer in zip(numbers, self.layers, strict=True):
+            if number >= config.first_k_dense_replace:
+                layer.mlp = SharedExperts(config)
+        self.norm = DeepseekV3RMSNorm(width) if is_last else nn.Identity()
+        head = nn.Linear(width, config.vocab_size, bias=False) if is_last else nn.Identity()
+        self.head = head
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(x)
+        positions = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
+        embeddings = self.rotary(x, positions)
+        for layer in self.layers:
+            x = layer(x, position_embeddings=embeddings)
+        return self.head(self.norm(x))
+
+
+def config_of_deepseek(**sizes: Any) -> DeepseekV3Config:
+    """Returns the configuration of the model that was published, with other sizes if given."""
+    config = DeepseekV3Config(**sizes)
+    config._attn_implementation = "sdpa"
+    return config
+
+
+def shard_stages(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Shards experts on "ep", and the rest over all ranks of the stage. If several ranks have
+    the same experts, "edp", these are sharded over them, too; else they are bfloat16 and no
+    part of what fully_shard gathers."""
+    is_nested = "edp" in (mesh.mesh_dim_names or ())
+    whole = mesh["edp", "ep"]._flatten("dp") if is_nested else mesh["ep"]
+    options: dict[str, Any] = {"mp_policy": MIXED, "reshard_after_forward": False}
+    for stage in model.children():
+        own: set[nn.Parameter] = set()
+        for layer in stage.get_submodule("layers").children():
+            mlp = layer.get_submodule("mlp")
+            if isinstance(mlp, SharedExperts):
+                shard_experts(mlp.experts.to(None if is_nested else torch.bfloat16), mesh)
+                own |= set(() if is_nested else mlp.experts.parameters())
+                if is_nested:
+                    fully_shard(mlp.experts, mesh=mesh["edp"], **options)
+            fully_shard(layer, mesh=whole, ignored_params=own, **options)
+        fully_shard(stage, mesh=whole, ignored_params=own, **options)
+
+
+def loss_of_tokens(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
+
+
+class Stages:
+    """The stages of a rank in "pp", which a schedule of torch.distributed.pipelining, by its
+    name, runs."""
+
+    def __init__(
+        self, config: DeepseekV3Config, schedule: str, numbers: list[int], count: int
+    ) -> None:
+        self.config, self.numbers, self.count = config, numbers, count
+        self._class: Any = get_schedule_class(schedule)
+
+    def make_on_meta(self) -> nn.Module:
+        with torch.device("meta"):
+            return nn.ModuleList(
+                DeepseekStage(self.config, number, self.count) for number in self.numbers
+            )
+
+    def schedule(self, length: int, microbatches: int) -> Any:
+        """Returns the function that makes the schedule."""
+        shape = (1, length, self.config.hidden_size)
+
+        def make(model: Any, mesh: Any) -> Any:
+            device, group = torch.device(mesh.device_type), mesh["pp"].get_group()
+            example = torch.empty(shape, dtype=MIXED.param_dtype, device="meta")
+            stages = [
+                PipelineStage(
+                    part,
+                    number,
+                    self.count,
+                    device,
+                    input_args=example if number else None,
+                    group=group,
+                )
+                for part, number in zip(model, self.numbers, strict=True)
+            ]
+            is_one = len(stages) == 1
+            return self._class(
+                stages[0] if is_one else stages, microbatches, loss_fn=loss_of_tokens
+            )
+
+        return make
