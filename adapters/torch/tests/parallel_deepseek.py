@@ -34,7 +34,8 @@ class SharedExperts(nn.Module):
         super().__init__()
         hidden = config.moe_intermediate_size
         self.gate = DeepseekV3TopkRouter(config)
-        self.experts = Experts(config.n_routed_experts, config.hidden_size, hidden, True)
+        experts = Experts(config.n_routed_experts, config.hidden_size, hidden, True)
+        self.experts = experts.to(torch.bfloat16)
         self.shared = DeepseekV3MLP(config, intermediate_size=hidden)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -81,8 +82,8 @@ def config_of_deepseek(**sizes: Any) -> DeepseekV3Config:
 
 def shard_stages(model: nn.Module, mesh: DeviceMesh) -> None:
     """Shards experts on "ep", and the rest over all ranks of the stage. If several ranks have
-    the same experts, "edp", these are sharded over them, too; else they are bfloat16 and no
-    part of what fully_shard gathers."""
+    the same experts, "edp", these are sharded over them, too; else they are no part of what
+    fully_shard gathers."""
     is_nested = "edp" in (mesh.mesh_dim_names or ())
     whole = mesh["edp", "ep"]._flatten("dp") if is_nested else mesh["ep"]
     options: dict[str, Any] = {"mp_policy": MIXED, "reshard_after_forward": False}
@@ -91,10 +92,11 @@ def shard_stages(model: nn.Module, mesh: DeviceMesh) -> None:
         for layer in stage.get_submodule("layers").children():
             mlp = layer.get_submodule("mlp")
             if isinstance(mlp, SharedExperts):
-                shard_experts(mlp.experts.to(None if is_nested else torch.bfloat16), mesh)
-                own |= set(() if is_nested else mlp.experts.parameters())
+                shard_experts(mlp.experts, mesh)
                 if is_nested:
                     fully_shard(mlp.experts, mesh=mesh["edp"], **options)
+                else:
+                    own |= {*mlp.experts.parameters()}
             fully_shard(layer, mesh=whole, ignored_params=own, **options)
         fully_shard(stage, mesh=whole, ignored_params=own, **options)
 
