@@ -21,7 +21,7 @@ import torch
 from torch.distributed.tensor.parallel import loss_parallel
 
 import acplan
-from parallel_deepseek import Stages, config_of_deepseek, shard_stages
+from parallel_deepseek import config_of_deepseek, make_stage, schedule_of, shard_stages
 from parallel_llama import LLAMA_70B, llama_on_meta, loss_of_llama, shard_llama, split_llama
 from tables import Table, print_versions
 
@@ -57,32 +57,26 @@ def _adamw(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, foreach=False)
 
 
-def _deepseek(schedule: str, place: int, microbatches: int, edp: int = 1) -> Large:
-    pp, ep = 16, 64
-    count = 2 * pp if schedule == "DualPipeV" else pp
-    numbers = [place] if count == pp else [place, count - 1 - place]
-    stages = Stages(config_of_deepseek(), schedule, numbers, count)
-    tokens = _tokens(microbatches, 4096)
+def _deepseek(place: int, microbatches: int, edp: int = 1) -> Large:
+    """Returns the rank of a stage that is neither the first nor the last one."""
+    pp, ep, config = 16, 64, config_of_deepseek()
     options = {
         "mesh": {"pp": pp, **({"edp": edp} if edp > 1 else {}), "ep": ep},
         "rank": place * edp * ep,
         "parallelize": shard_stages,
-        "schedule": stages.schedule(4096, microbatches),
+        "schedule": schedule_of(config, place, pp, 4096, microbatches),
         "optimizer": _adamw,
-        **({"target": tokens} if count - 1 in numbers else {}),
     }
     nested = f" x FSDP {edp}" if edp > 1 else ""
-    name = f"DeepSeek-V3, PP {pp} ({schedule}){nested} x EP {ep}, place {place}"
-    return Large(name, stages.make_on_meta, [tokens] if 0 in numbers else [], options)
+    name = f"DeepSeek-V3, PP {pp} (1F1B){nested} x EP {ep}, place {place}"
+    return Large(name, functools.partial(make_stage, config, place, pp), [], options)
 
 
 def cases() -> list[Large]:
     return [
         _llama(8, 8),
-        _deepseek("1F1B", 1, 16),
-        _deepseek("1F1B", 15, 16),
-        _deepseek("DualPipeV", 0, 32),
-        _deepseek("1F1B", 1, 16, edp=2),
+        _deepseek(1, 16),
+        _deepseek(1, 16, edp=2),
     ]
 
 

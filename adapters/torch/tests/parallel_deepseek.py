@@ -5,6 +5,7 @@ Attention, the router and the dense products are transformers'; the experts are 
 parallel_experts.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,8 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import get_schedule_class
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from transformers import DeepseekV3Config
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import (
     DeepseekV3DecoderLayer,
@@ -105,43 +105,28 @@ def loss_of_tokens(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
 
 
-class Stages:
-    """The stages of a rank in "pp", which a schedule of torch.distributed.pipelining, by its
-    name, runs."""
+def make_stage(config: DeepseekV3Config, index: int, count: int) -> nn.Module:
+    with torch.device("meta"):
+        return nn.ModuleList([DeepseekStage(config, index, count)])
 
-    def __init__(
-        self, config: DeepseekV3Config, schedule: str, numbers: list[int], count: int
-    ) -> None:
-        self.config, self.numbers, self.count = config, numbers, count
-        self._class: Any = get_schedule_class(schedule)
 
-    def make_on_meta(self) -> nn.Module:
-        with torch.device("meta"):
-            return nn.ModuleList(
-                DeepseekStage(self.config, number, self.count) for number in self.numbers
-            )
+def schedule_of(
+    config: DeepseekV3Config, index: int, count: int, length: int, microbatches: int
+) -> Callable[[Any, Any], Schedule1F1B]:
+    """Returns the function that makes the schedule of a stage, with a sequence of this length
+    in each microbatch."""
+    shape = (1, length, config.hidden_size)
 
-    def schedule(self, length: int, microbatches: int) -> Any:
-        """Returns the function that makes the schedule."""
-        shape = (1, length, self.config.hidden_size)
+    def make(model: Any, mesh: Any) -> Schedule1F1B:
+        example = torch.empty(shape, dtype=MIXED.param_dtype, device="meta")
+        stage = PipelineStage(
+            model[0],
+            index,
+            count,
+            torch.device(mesh.device_type),
+            input_args=example if index else None,
+            group=mesh["pp"].get_group(),
+        )
+        return Schedule1F1B(stage, microbatches, loss_fn=loss_of_tokens)
 
-        def make(model: Any, mesh: Any) -> Any:
-            device, group = torch.device(mesh.device_type), mesh["pp"].get_group()
-            example = torch.empty(shape, dtype=MIXED.param_dtype, device="meta")
-            stages = [
-                PipelineStage(
-                    part,
-                    number,
-                    self.count,
-                    device,
-                    input_args=example if number else None,
-                    group=group,
-                )
-                for part, number in zip(model, self.numbers, strict=True)
-            ]
-            is_one = len(stages) == 1
-            return self._class(
-                stages[0] if is_one else stages, microbatches, loss_fn=loss_of_tokens
-            )
-
-        return make
+    return make
