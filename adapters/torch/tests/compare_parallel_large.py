@@ -57,27 +57,22 @@ def _adamw(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, foreach=False)
 
 
-def _deepseek(place: int, microbatches: int, edp: int = 1) -> Large:
+def _deepseek(place: int, microbatches: int) -> Large:
     """Returns the rank of a stage that is neither the first nor the last one."""
     pp, ep, config = 16, 64, config_of_deepseek()
     options = {
-        "mesh": {"pp": pp, **({"edp": edp} if edp > 1 else {}), "ep": ep},
-        "rank": place * edp * ep,
+        "mesh": {"pp": pp, "ep": ep},
+        "rank": place * ep,
         "parallelize": shard_stages,
         "schedule": schedule_of(config, place, pp, 4096, microbatches),
         "optimizer": _adamw,
     }
-    nested = f" x FSDP {edp}" if edp > 1 else ""
-    name = f"DeepSeek-V3, PP {pp} (1F1B){nested} x EP {ep}, place {place}"
+    name = f"DeepSeek-V3, PP {pp} (1F1B) x EP {ep}, place {place}"
     return Large(name, functools.partial(make_stage, config, place, pp), [], options)
 
 
 def cases() -> list[Large]:
-    return [
-        _llama(8, 8),
-        _deepseek(1, 16),
-        _deepseek(1, 16, edp=2),
-    ]
+    return [_llama(8, 8), _deepseek(1, 16)]
 
 
 def _cells(case: Large) -> list[object]:

@@ -1,8 +1,8 @@
 """Checkpoints that people use on many GPUs, beside plans at the same peak.
 
-    PYTHONPATH=.:tests python tests/compare_parallel_modes.py
+    PYTHONPATH=.:tests python tests/compare_parallel_modes.py [MODE...]
 
-writes docs/measured/parallel_modes.csv. A rank of Llama-3-8B, with half of its layers, under
+writes docs/measured/parallel_modes.csv, or with names of modes prints their rows. A rank of Llama-3-8B, with half of its layers, under
 fully_shard and tensor parallelism runs on fake tensors with PyTorch's own checkpoint_wrapper around its layers, in the
 modes that torchtitan has. The peak of each is the budget of a plan, with which the rank is traced
 again. Communication that runs again waits for nothing else, so all of it is exposed.
@@ -10,6 +10,7 @@ again. Communication that runs again waits for nothing else, so all of it is exp
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -146,12 +147,14 @@ def in_mode(mode: Mode) -> Ran:
     return Ran.from_operators(tuple(operators))
 
 
-def rows() -> Iterator[tuple[object, ...]]:
+def rows(names: list[str]) -> Iterator[tuple[object, ...]]:
     options = _options()
     trace = acplan.trace(_MAKE, _tokens(), device=_DEVICE, progress=False, **options)
     plain = without_plan(trace)
     yield "none", *plain.excess_over(plain)
     for name, mode in MODES.items():
+        if names and name not in names:
+            continue
         theirs = in_mode(mode)
         plan = acplan.plan(trace, theirs.peak_bytes, without_host=True)
         verification = acplan.verify(_MAKE, plan, _tokens(), trace=trace, **options)
@@ -169,13 +172,13 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def main() -> None:
+def main(names: list[str]) -> None:
     print_versions("transformers")
-    table = Table("parallel_modes", COLUMNS)
+    table = Table("parallel_modes", COLUMNS, is_partial=bool(names))
     with loss_parallel():
-        for row in rows():
+        for row in rows(names):
             table.add(*row)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

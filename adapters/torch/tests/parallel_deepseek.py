@@ -81,24 +81,18 @@ def config_of_deepseek(**sizes: Any) -> DeepseekV3Config:
 
 
 def shard_stages(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Shards experts on "ep", and the rest over all ranks of the stage. If several ranks have
-    the same experts, "edp", these are sharded over them, too; else they are no part of what
-    fully_shard gathers."""
-    is_nested = "edp" in (mesh.mesh_dim_names or ())
-    whole = mesh["edp", "ep"]._flatten("dp") if is_nested else mesh["ep"]
+    """Shards experts on "ep", and over the same ranks everything else, which fully_shard
+    gathers."""
     options: dict[str, Any] = {"mp_policy": MIXED, "reshard_after_forward": False}
     for stage in model.children():
-        own: set[nn.Parameter] = set()
+        experts: set[nn.Parameter] = set()
         for layer in stage.get_submodule("layers").children():
             mlp = layer.get_submodule("mlp")
             if isinstance(mlp, SharedExperts):
                 shard_experts(mlp.experts, mesh)
-                if is_nested:
-                    fully_shard(mlp.experts, mesh=mesh["edp"], **options)
-                else:
-                    own |= {*mlp.experts.parameters()}
-            fully_shard(layer, mesh=whole, ignored_params=own, **options)
-        fully_shard(stage, mesh=whole, ignored_params=own, **options)
+                experts |= {*mlp.experts.parameters()}
+            fully_shard(layer, mesh=mesh["ep"], ignored_params=experts, **options)
+        fully_shard(stage, mesh=mesh["ep"], ignored_params=experts, **options)
 
 
 def loss_of_tokens(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
