@@ -302,7 +302,7 @@ def _rank_of(training: TrainingStep) -> Iterator[DeviceMesh | None]:
         try:
             yield mesh
         except RuntimeError as error:
-            if re.search(OF_SHAPES, str(error), re.IGNORECASE):
+            if re.search(f"{OF_SHAPES}|size", str(error), re.IGNORECASE):
                 setattr(error, WAY_OUT, way_out_of_shapes(training.model))
             raise
 

@@ -29,7 +29,7 @@ _STEP_FILE = os.path.join(_OF_ACPLAN, "_step/step.py")
 _MOST_CHARACTERS = 300
 
 # A pattern of messages about shapes.
-OF_SHAPES = "cannot be multiplied|reduction dim|shape|size|broadcast"
+OF_SHAPES = "cannot be multiplied|reduction dim|shape|size of tensor|broadcast"
 # The attribute of an exception that says what to do about it.
 WAY_OUT = "_acplan_way_out"
 
