@@ -36,17 +36,21 @@ def uneven() -> torch.Tensor:
 
 
 class Experts(nn.Module):
-    def __init__(self) -> None:
+    """Experts of two products each, or, if they are gated, of three."""
+
+    def __init__(self, count: int, width: int, hidden: int, is_gated: bool = False) -> None:
         super().__init__()
-        self.into = nn.Parameter(torch.randn(_EXPERTS, WIDTH, _HIDDEN) / WIDTH**0.5)
-        self.out = nn.Parameter(torch.randn(_EXPERTS, _HIDDEN, WIDTH) / _HIDDEN**0.5)
+        columns = 2 * hidden if is_gated else hidden
+        self.into = nn.Parameter(torch.randn(count, width, columns) / width**0.5)
+        self.out = nn.Parameter(torch.randn(count, hidden, width) / hidden**0.5)
+        self.count, self.is_gated = count, is_gated
         self.mesh: DeviceMesh | None = None
 
     def forward(self, x: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """Returns the results of tokens that are sorted by their experts."""
         assert self.mesh is not None
         group = self.mesh.get_group()
-        ranks, own = self.mesh.size(), _EXPERTS // self.mesh.size()
+        ranks, own = self.mesh.size(), self.count // self.mesh.size()
         with torch.no_grad():
             received = wait_tensor(all_to_all_single(counts, None, None, group))
             input_counts = _numbers(counts.view(ranks, own).sum(1))
@@ -55,10 +59,28 @@ class Experts(nn.Module):
             order = experts.repeat_interleave(received).argsort(stable=True)
             ends = received.view(ranks, own).sum(0).cumsum(0).to(torch.int32)
         x = all_to_all_single_autograd(x, output_counts, input_counts, group)[order]
-        hidden = F.gelu(torch._grouped_mm(x, _local(self.into), offs=ends))
+        hidden = self._activated(torch._grouped_mm(x, _local(self.into), offs=ends))
         x = torch._grouped_mm(hidden, _local(self.out), offs=ends)
         x = torch.zeros_like(x).index_copy(0, order, x)
         return all_to_all_single_autograd(x, input_counts, output_counts, group)
+
+    def _activated(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.is_gated:
+            return F.gelu(x)
+        gate, up = x.chunk(2, -1)
+        return F.silu(gate) * up
+
+
+def through_experts(
+    experts: Experts, x: torch.Tensor, picks: torch.Tensor, weights: torch.Tensor
+) -> torch.Tensor:
+    """Returns, for each token, the weighted sum of the results of the experts it picks."""
+    choices, picks = picks.shape[-1], picks.flatten()
+    order = picks.argsort(stable=True)
+    counts = picks.new_zeros(experts.count).scatter_add(0, picks, torch.ones_like(picks))
+    places = order // choices
+    results = experts(x[places], counts) * weights.flatten()[order].unsqueeze(1)
+    return torch.zeros_like(x).index_add(0, places, results)
 
 
 def _numbers(tensor: torch.Tensor) -> list[int]:
@@ -75,7 +97,7 @@ class Moe(nn.Module):
     def __init__(self, choices: Callable[[], torch.Tensor]) -> None:
         super().__init__()
         self.gate = nn.Linear(WIDTH, _EXPERTS, bias=False)
-        self.experts = Experts()
+        self.experts = Experts(_EXPERTS, WIDTH, _HIDDEN)
         self.tp: DeviceMesh | None = None
         constants = torch.zeros(_TOKENS, _EXPERTS).scatter_(1, choices(), 100.0)
         self.register_buffer("constants", constants)
@@ -85,15 +107,10 @@ class Moe(nn.Module):
         x = x.flatten(0, 1)
         scores = self.gate(x).softmax(-1)
         picks = (scores + self.constants).topk(_CHOICES)[1]
-        weights = scores.gather(1, picks).flatten()
+        weights = scores.gather(1, picks)
         if self.tp is not None:
             x, weights = (_whole(tensor, self.tp) for tensor in (x, weights))
-        picks = picks.flatten()
-        order = picks.argsort(stable=True)
-        counts = picks.new_zeros(_EXPERTS).scatter_add(0, picks, torch.ones_like(picks))
-        places = order // _CHOICES
-        results = self.experts(x[places], counts) * weights[order].unsqueeze(1)
-        y = torch.zeros_like(x).index_add(0, places, results)
+        y = through_experts(self.experts, x, picks, weights)
         if self.tp is not None:
             parts = DTensor.from_local(y, self.tp, [Partial()])
             y = parts.redistribute(self.tp, [Replicate()]).to_local()
@@ -115,16 +132,21 @@ class ExpertNet(Net):
 
 def split_experts(model: nn.Module, mesh: DeviceMesh) -> None:
     """Shards experts on "ep", and each one on "tp", if that is there."""
-    has_tp = "tp" in (mesh.mesh_dim_names or ())
-    part = mesh["ep", "tp"] if has_tp else mesh["ep"]
     for block in model.get_submodule("blocks").children():
         moe: Any = block.get_submodule("mlp")
-        moe.experts.mesh, moe.tp = mesh["ep"], mesh["tp"] if has_tp else None
-        for name, dim in (("into", 2), ("out", 1)):
-            whole = getattr(moe.experts, name)
-            placements = [Shard(0), Shard(dim)] if has_tp else [Shard(0)]
-            shard = distribute_tensor(whole, part, placements)
-            setattr(moe.experts, name, nn.Parameter(shard))
+        moe.tp = mesh["tp"] if "tp" in (mesh.mesh_dim_names or ()) else None
+        shard_experts(moe.experts, mesh)
+
+
+def shard_experts(experts: Experts, mesh: DeviceMesh) -> None:
+    """Shards experts on "ep", and each one on "tp", if that is there."""
+    has_tp = "tp" in (mesh.mesh_dim_names or ())
+    part = mesh["ep", "tp"] if has_tp else mesh["ep"]
+    experts.mesh = mesh["ep"]
+    for name, dim in (("into", 2), ("out", 1)):
+        placements = [Shard(0), Shard(dim)] if has_tp else [Shard(0)]
+        shard = distribute_tensor(getattr(experts, name), part, placements)
+        setattr(experts, name, nn.Parameter(shard))
 
 
 def sharded_beside_experts(model: nn.Module, mesh: DeviceMesh) -> None:

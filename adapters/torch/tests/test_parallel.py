@@ -214,6 +214,24 @@ def test_wrong_options_are_refused_in_one_line(
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "mesh", "message"),
+    [
+        ("fsdp x tp", {"dp": 2, "tp": 3}, "the 3 ranks of 'tp' do not divide 32, a dimension"),
+        ("tp", {"tp": 8}, "a mesh that divides heads, experts and sequences"),
+        ("fsdp x ep", {"edp": 1, "ep": 3}, "the 3 ranks of 'ep' do not divide 4, a dimension"),
+    ],
+)
+def test_a_mesh_that_does_not_divide_is_named(
+    name: str, mesh: dict[str, int], message: str
+) -> None:
+    case = _BY_NAME[name]
+    arguments = {**case.arguments, "mesh": mesh}
+    with pytest.raises(acplan.AcplanError, match=message) as refused:
+        acplan.trace(case.make_on_meta, tokens_of(case), progress=False, **arguments)
+    assert "\n" not in str(refused.value)
+
+
 def test_ring_attention_is_one_operator_with_the_memory_and_the_time_of_all_in_it() -> None:
     trace = _trace("cp, all-to-all")
     places = [

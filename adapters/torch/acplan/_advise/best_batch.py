@@ -107,7 +107,7 @@ def _device_lines(best: Step, largest: Step) -> Iterator[str]:
 
 
 def best_batch(
-    model: torch.nn.Module,
+    model: torch.nn.Module | Callable[[], torch.nn.Module],
     inputs_of: Callable[[int], Any],
     *,
     budget: Budget | None = None,
@@ -132,10 +132,18 @@ def best_batch(
                optimizer_state, as acplan.plan has them. The plans of `best` and of `largest`
                were run on the device, by PyTorch's allocator, for a trace of that size.
 
+    A size of a parallel model, which a function makes as for acplan.trace, is the rank's own.
+
     Memory is taken to grow with the size: if the smallest does not fit, AcplanError says so,
     and no size is tried beyond one that does not fit.
     """
-    require_module(model)
+    if kwargs.get("schedule") is not None:
+        raise AcplanError(
+            "best_batch: schedule: expected a model without a pipeline, whose schedule fixes "
+            "the microbatches"
+        )
+    if kwargs.get("mesh") is None:
+        require_module(model)
     if not callable(inputs_of):
         raise AcplanError(
             f"inputs_of: expected a function of a size, found {type(inputs_of).__name__}"

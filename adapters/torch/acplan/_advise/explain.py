@@ -2,7 +2,7 @@
 
 import dataclasses
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 import torch
@@ -23,6 +23,7 @@ from acplan._files.trace_file import Trace
 from acplan._program.budgets import Budget, size_bytes, size_value
 from acplan._program.lengths import Traces
 from acplan._program.plan import DEVICE_OPTIONS, PLAN_OPTIONS, Source, add_source, plan_options
+from acplan._step.parallel_already import mesh_of
 from acplan._step.trace import trace
 from acplan._step.training_step import TrainingStep
 
@@ -137,7 +138,7 @@ class Explanation:
 
 @overload
 def explain(
-    model_or_trace: torch.nn.Module | Source,
+    model_or_trace: torch.nn.Module | Callable[[], torch.nn.Module] | Source,
     *args: Any,
     budget: Budget | None = None,
     plan: Plan | None = None,
@@ -156,7 +157,7 @@ def explain(
 
 
 def explain(
-    model_or_trace: torch.nn.Module | Source | Traces,
+    model_or_trace: torch.nn.Module | Callable[[], torch.nn.Module] | Source | Traces,
     *args: Any,
     budget: Budget | None = None,
     plan: Plan | PlanTable | None = None,
@@ -180,7 +181,8 @@ def explain(
     plan:        a plan whose peak is shown beside.
     levers:      the levers of acplan.LEVERS to measure: all (True), none (False), or these.
                  Each is set, the step traced again, and the model left unchanged; none is
-                 estimated.
+                 estimated. A rank of a parallel model, which a function makes as for
+                 acplan.trace, has none.
     source:      says which line of Python made each content of memory.
     kwargs:      options of acplan.plan, such as decisions and time_limit, are for the least
                  budget; with world_size and fsdp_units all bytes are those of a rank; with
@@ -193,13 +195,15 @@ def explain(
         return explain_batches(model_or_trace, plan, top, {**options, **kwargs})
     if isinstance(plan, PlanTable):
         raise AcplanError("explain: a table of plans needs several traces and lengths")
-    if not isinstance(model_or_trace, torch.nn.Module):
+    model: Any = model_or_trace
+    is_made = callable(model) and kwargs.get("mesh") is not None
+    if not (isinstance(model, torch.nn.Module) or is_made):
         if args or kwargs:
             raise AcplanError("explain: arguments of a model cannot be combined with a trace")
-        data, text = _ask(model_or_trace, options, budget, plan, top)
-        return Explanation(data, text, source=model_or_trace)
-    levers_to_measure = _levers_of(levers)
-    step = TrainingStep.from_arguments(model_or_trace, args, kwargs)
+        data, text = _ask(model, options, budget, plan, top)
+        return Explanation(data, text, source=model)
+    step = TrainingStep.from_arguments(model, args, kwargs)
+    levers_to_measure = _levers_of(levers, step)
     with progress_bar(progress, unit="trace") as phase:
         tick = phase("explain", len(levers_to_measure) + 1)
 
@@ -266,7 +270,11 @@ def _verdict(levers: Sequence[Measured], total: int, name: str) -> str:
     )
 
 
-def _levers_of(levers: bool | Iterable[str]) -> list[Lever]:
+def _levers_of(levers: bool | Iterable[str], step: TrainingStep) -> list[Lever]:
+    if step.is_of_rank or mesh_of(step.model):
+        if not isinstance(levers, bool):
+            raise AcplanError("levers: expected the model of one GPU, found a rank of a mesh")
+        return []
     if isinstance(levers, bool):
         return list(LEVERS.values()) if levers else []
     if not isinstance(levers, Iterable):

@@ -22,6 +22,7 @@ from acplan._device.devices import DEVICES, Device, find_device
 from acplan._files.display import size
 from acplan._program.budgets import Budget, require_budget, size_bytes
 from acplan._program.plan import DEVICE_OPTIONS, PLAN_OPTIONS, plan
+from acplan._step.parallel_already import mesh_of
 from acplan._step.trace import trace
 from acplan._step.training_step import TrainingStep
 
@@ -58,6 +59,8 @@ def what_fits(
     that trace, and with device_memory training with it ends on the device; or it is marked as
     estimated, from traces of fewer layers. Rates are those of the trace's run-times.
     """
+    if kwargs.get("mesh") is not None:
+        raise AcplanError("what_fits: mesh: expected the model of one GPU; gpus= shards it")
     require_module(model)
     count = whole_number(gpus, "gpus", 1)
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or seconds < 0:
@@ -66,9 +69,9 @@ def what_fits(
     workspaces = kwargs.pop("workspaces", True)
     target = find_device(device)
     step = TrainingStep.from_arguments(model, args, kwargs)
-    if step.parallel is not None:
-        raise AcplanError("what_fits: mesh: expected the model of one GPU; gpus= shards it")
     _ = step.update  # refuses wrong options
+    if step.is_of_rank or mesh_of(model) is not None:
+        raise AcplanError("what_fits: expected the model of one GPU, found a rank of a mesh")
     limit = _limit_of(target, device_memory, budget, options)
     if count > 1:
         step = sharded_step(step, count)

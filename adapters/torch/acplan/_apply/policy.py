@@ -11,6 +11,7 @@ import torch
 
 from acplan._apply.tape import RUN, SAVE, SKIP, Choice, Offload
 from acplan._base.errors import AcplanError, PlanMismatchWarning
+from acplan._base.process_groups import NAMESPACES
 
 _LOGGER = logging.getLogger("acplan")
 
@@ -70,6 +71,16 @@ def _leaves_out_a_write(decision: Decision) -> bool:
     if decision.save:
         return _writes_in_place(decision.name)
     return decision.skip and _may_write(decision.name)
+
+
+def _communicates(name: str) -> bool:
+    """Returns whether an operator of this name, with its namespace or without, may be a
+    collective."""
+    packet = name.partition(".")[0]
+    spaces = (getattr(torch.ops, space) for space in NAMESPACES)
+    return packet in (*NAMESPACES, "acplan", "ring_attention") or any(
+        hasattr(space, packet) for space in spaces
+    )
 
 
 def names_of(func: Any) -> tuple[str, ...]:
@@ -147,7 +158,9 @@ class Policy:
             if number == len(saves_of):
                 saves_of.append([])
             whole = Offload(SAVE) if decision.offload else SAVE
-            saves_of[number].append(whole if decision.save else RUN)
+            # Nothing is skipped then, and other ranks skip the collective.
+            is_kept = decision.save or (decision.skip and _communicates(decision.name))
+            saves_of[number].append(whole if is_kept else RUN)
             order.append(number)
         choices = tuple(map(_choice_of, decisions))
         return cls(

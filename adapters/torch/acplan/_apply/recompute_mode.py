@@ -8,6 +8,7 @@ import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from acplan._apply.alone import Rerun, require_planned
 from acplan._apply.forward_mode import cast_key
 from acplan._apply.memory_again import HasModules, MemoryAgain, stale_origin
 from acplan._apply.mode import CAN_LEAVE_OUT, Mode, leave_out_of_compiler
@@ -60,8 +61,7 @@ class Recomputation(Mode):
         self._generators = _GeneratorsOfForward(tape)
         self._saves: _AutogradSaves | None = None
         self._undo = contextlib.ExitStack()
-        self._place = 0
-        self._reading = _RUNS
+        self._place, self._reading = 0, _RUNS
         self._has_skipped = False
 
     @property
@@ -75,8 +75,7 @@ class Recomputation(Mode):
         tape.prepare()
         self._memory.begin()
         tape.use(self._memory.has_gone)
-        self._place = 0
-        self._has_skipped = False
+        self._place, self._has_skipped = 0, False
         self._generators.begin()
         self._undo.enter_context(_others_looking_away())
         may_skip, may_differ = tape.may_skip, self._memory.may_differ
@@ -106,14 +105,13 @@ class Recomputation(Mode):
         """Begins where forward began, with nothing skipped. Autograd has saved some tensors
         already, and does not save these twice: forward did run the operators before."""
         tape = self._tape
-        tape.distrust("")
+        tape.depart("a skipped result is needed")
         tape.skips_writes = False
         if any(type(cast) is Skipped for cast in tape.casts.values()):
             torch.clear_autocast_cache()
         self._generators.put_back()
         self._memory.begin_again()
-        self._place = 0
-        self._reading = _RUNS
+        self._place, self._reading = 0, _RUNS
         if self._saves is not None:
             self._saves.start_again()
 
@@ -231,11 +229,14 @@ class Recomputation(Mode):
             memory.refuse_stale(func, args, kwargs)
         place = None if self._reading == _OFF_TAPE else self._place - 1
         args, kwargs = memory.as_in_forward(func, traits, args, kwargs, place)
+        if traits.communicates:
+            require_planned(self._tape, Rerun(self._fqn, place, func, args, kwargs))
         out = func(*args, **kwargs)
         return out if traits.only_shows else memory.note_own(out)
 
     def _lose(self, func: Any) -> None:
         """Stops reading the tape, since forward ran another operator here."""
+        self._tape.depart(f"forward ran another operator where {func} runs")
         self.begin_again()
         if self._tape.skips_writes:
             # Results that have been handed out may hold contents that are only written now.

@@ -377,6 +377,12 @@ class Tape:
         if self.freight is not None:
             self.freight.drop()
 
+    def depart(self, reason: str) -> None:
+        """Makes skipped operators run again, and notes that other ones may run than planned."""
+        self.distrust(reason)
+        self.has_dropped = True
+        self.distrusted_for = self.distrusted_for or reason
+
     def distrust(self, reason: str) -> None:
         """Makes skipped operators run again. Results that are saved in part are dropped, since
         the operators that run now may read the parts that were not kept."""

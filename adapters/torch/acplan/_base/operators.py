@@ -9,6 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import checkpoint
 
+from acplan._base.process_groups import is_collective
 from acplan._base.tensors import tensors_of
 
 # The operator that casts. Autocast keeps the results of some casts.
@@ -50,6 +51,7 @@ class Traits:
 
     is_view:    it is a view by its schema, and so for autograd.
     only_shows: it reads nothing of the memory of which it makes another tensor.
+    communicates: it is a collective, or acplan.ring_attention, in which collectives run.
     """
 
     is_ignored: bool
@@ -63,6 +65,7 @@ class Traits:
     writes: bool
     changes_shape: bool
     may_be_of_nothing: bool
+    communicates: bool
 
 
 @functools.cache
@@ -72,9 +75,8 @@ def traits_of(func: Any) -> Traits:
     names = [argument.name for argument in arguments]
     is_mutable = bool(schema and schema.is_mutable)
     # Operators that libraries register may draw random numbers without a tag that says so.
-    is_random = getattr(func, "namespace", "") not in _WITH_TAGS or (
-        torch.Tag.nondeterministic_seeded in func.tags
-    )
+    namespace = getattr(func, "namespace", "")
+    is_random = namespace not in _WITH_TAGS or (torch.Tag.nondeterministic_seeded in func.tags)
     is_cast = func is CAST
     is_view = not is_mutable and any(argument.alias_info for argument in arguments)
     return Traits(
@@ -90,6 +92,7 @@ def traits_of(func: Any) -> Traits:
         writes=is_mutable or "running_mean" in names,
         changes_shape=torch.Tag.inplace_view in getattr(func, "tags", ()),
         may_be_of_nothing=func is EMPTY or func in _SETS_MEMORY,
+        communicates=namespace == "acplan" or (bool(namespace) and is_collective(func)),
     )
 
 

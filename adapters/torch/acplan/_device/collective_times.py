@@ -12,15 +12,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import torch
 import torch.distributed as dist
-import torch.distributed.distributed_c10d as c10d
 
 from acplan._base.package import shared_file
+from acplan._base.process_groups import group_of
 from acplan._base.tensors import tensors_of
 from acplan._device.product_times import bytes_of
 
-_COLLECTIVES = ("c10d", "_c10d_functional")
 # Seconds for each doubling of the ranks on NVLink (hardware/model_constants.h).
 _NEAR_LATENCY = 6e-6
 _SOFTWARE = "torchtitan"
@@ -63,16 +61,13 @@ def link_of(accelerator: str) -> Link:
     )
 
 
-def is_collective(func: Any) -> bool:
-    return func.namespace in _COLLECTIVES and "wait" not in func._opname
-
-
 def collective_seconds(
     func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any, link: Link
 ) -> float:
     """Returns the seconds of a collective. Nothing is sent in a group of one rank."""
-    ranks = _group_ranks(args, kwargs)
-    if ranks is None or len(ranks) <= 1:
+    group = group_of(args, kwargs)
+    ranks = [] if group is None else dist.get_process_group_ranks(group)
+    if len(ranks) <= 1:
         return 0.0
     # The largest value is the whole one, of which each rank has a part.
     values = (*args, *kwargs.values(), out)
@@ -93,20 +88,3 @@ def _ring_seconds(whole: int, ranks: Sequence[int], link: Link) -> float:
         far = whole * (nodes - 1) / nodes / (rails * link.far_rate)
         seconds = max(seconds, far) + steps * link.far_latency
     return seconds
-
-
-def _group_ranks(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[int] | None:
-    """Returns the ranks of the group that an operator names or is given."""
-    resolve: Any = vars(c10d)["_resolve_process_group"]
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, str):
-            try:
-                return dist.get_process_group_ranks(resolve(value))
-            except (RuntimeError, ValueError, KeyError):
-                continue  # the name of a reduction
-        if isinstance(value, torch.ScriptObject):
-            try:
-                return dist.get_process_group_ranks(dist.ProcessGroup.unbox(value))
-            except (RuntimeError, ValueError, KeyError, TypeError):
-                continue  # a reduction
-    return None

@@ -10,11 +10,11 @@ from torch.utils.flop_counter import flop_registry
 
 from acplan._base.errors import AcplanError
 from acplan._base.host_links import link_of_gpu
+from acplan._base.process_groups import is_collective
 from acplan._base.tensors import is_sparse
 from acplan._device.collective_times import (
     accelerators,
     collective_seconds,
-    is_collective,
     link_of,
 )
 from acplan._device.host_copy_times import copy_ms, is_host_copy

@@ -18,6 +18,7 @@ import torch.distributed._functional_collectives as functional_collectives
 import torch.distributed.distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor import DTensor, placement_types
 from torch.utils._python_dispatch import _disable_current_modes
 
 from acplan._base.arguments import whole_number
@@ -174,6 +175,42 @@ def require_traceable(model: torch.nn.Module) -> None:
             p.offload_to_cpu for group in groups_of(module) for p in group.fsdp_params
         ):
             raise AcplanError(_OFFLOADS)
+
+
+def way_out_of_shapes(model: torch.nn.Module) -> str:
+    """Returns the likely cause of an error about shapes in the step of a rank: a dimension of
+    its mesh that does not divide what it splits. Shards of fully_shard may be uneven."""
+    of_fsdp = {
+        name
+        for module in model.modules()
+        if isinstance(module, FSDPModule)
+        for group in groups_of(module)
+        for name in group.mesh_info.mesh.mesh_dim_names or ()
+    }
+    uneven: dict[tuple[str, int, int], list[str]] = {}
+    for path, parameter in model.named_parameters():
+        if not isinstance(parameter, DTensor):
+            continue
+        mesh = parameter.device_mesh
+        names = mesh.mesh_dim_names or ("",) * mesh.ndim
+        for name, size, placement in zip(names, mesh.shape, parameter.placements):
+            if name in of_fsdp or not isinstance(placement, placement_types.Shard):
+                continue
+            whole = parameter.shape[placement.dim]
+            if whole % size:
+                uneven.setdefault((name, size, whole), []).append(path)
+    way = (
+        "the shapes are those of a rank: give its own part of the inputs, and a mesh that "
+        "divides heads, experts and sequences"
+    )
+    if not uneven:
+        return way
+    (name, size, whole), paths = max(uneven.items(), key=lambda item: len(item[1]))
+    others = f" and {len(paths) - 1} other parameters" if len(paths) > 1 else ""
+    return (
+        f"{way}; the {size} ranks of {name!r} do not divide {whole}, a dimension of "
+        f"{paths[0]}{others}"
+    )
 
 
 def whole_gradients(model: torch.nn.Module) -> list[torch.Tensor]:

@@ -21,13 +21,13 @@ from acplan._base.operators import (
 )
 from acplan._base.passes import current_pass
 from acplan._base.patching import replaced_here
+from acplan._base.process_groups import is_collective
 from acplan._base.ring_attention import ring_attention, run_ring, watch_ring_attention
 from acplan._base.sharding import watch_propagation
 from acplan._base.source_lines import SourceLines
 from acplan._base.stand_ins import is_run_inside
 from acplan._base.tensors import block_bytes, tensors_of
 from acplan._base.triton_kernels import is_launch
-from acplan._device.collective_times import is_collective
 from acplan._device.devices import Device, OperatorRun
 from acplan._device.workspaces import is_product, persistent_bytes, workspace_bytes
 from acplan._fakes.value_readers import readers

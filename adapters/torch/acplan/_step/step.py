@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import gc
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -52,10 +53,10 @@ from acplan._fakes.value_readers import as_in_training
 from acplan._step.autocast import Autocast, autocast_as_it_was, autocast_of
 from acplan._step.microbatches import NOTE_ON_EARLIER, Microbatch, MicrobatchContext
 from acplan._step.optimizers import make_optimizer
-from acplan._step.parallel import require_traceable
+from acplan._step.parallel import require_traceable, way_out_of_shapes
 from acplan._step.parallel_already import mesh_of, own_groups
 from acplan._step.pipeline import Pipeline
-from acplan._step.step_errors import told_with_line
+from acplan._step.step_errors import OF_SHAPES, WAY_OUT, told_with_line
 from acplan._step.training_step import ForwardFn, LossFn, TrainingStep, default_loss
 from acplan._step.update import Updating, fakes_as_plain_tensors
 
@@ -298,7 +299,12 @@ def _rank_of(training: TrainingStep) -> Iterator[DeviceMesh | None]:
         return
     with parallel.group_made() as mesh:
         parallel.shard(training.model, mesh)
-        yield mesh
+        try:
+            yield mesh
+        except RuntimeError as error:
+            if re.search(f"{OF_SHAPES}|size", str(error), re.IGNORECASE):
+                setattr(error, WAY_OUT, way_out_of_shapes(training.model))
+            raise
 
 
 @contextlib.contextmanager

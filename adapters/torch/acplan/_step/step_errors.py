@@ -28,6 +28,11 @@ _OF_TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
 _STEP_FILE = os.path.join(_OF_ACPLAN, "_step/step.py")
 _MOST_CHARACTERS = 300
 
+# A pattern of messages about shapes.
+OF_SHAPES = "cannot be multiplied|reduction dim|shape|size of tensor|broadcast"
+# The attribute of an exception that says what to do about it.
+WAY_OUT = "_acplan_way_out"
+
 _NO_FORM = (
     "the operator has no form for tensors without data: register one with "
     "torch.library.register_fake"
@@ -56,7 +61,7 @@ _WAYS_OUT = (
     ),
     ("dtype", "give `autocast` as in the training loop, or cast the tensor"),
     (
-        "cannot be multiplied|reduction dim|shape|size of tensor|broadcast",
+        OF_SHAPES,
         "give inputs of the shapes that the model is trained with",
     ),
     ("meta|fake", _NO_FORM),
@@ -117,4 +122,5 @@ def _text(error: Exception, place: str) -> str:
         said = said[:_MOST_CHARACTERS] + " ..."
     what = f"{type(error).__name__}: {said}" if said else type(error).__name__
     ways = (way for part, way in _WAYS_OUT if re.search(part, what, re.IGNORECASE))
-    return f"{what} ({place} of the traced step); {next(ways, _WAY_OUT)}"
+    way = getattr(error, WAY_OUT, None) or next(ways, _WAY_OUT)
+    return f"{what} ({place} of the traced step); {way}"
