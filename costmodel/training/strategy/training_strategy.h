@@ -134,6 +134,10 @@ struct TrainingStrategy {
   int64_t lora_rank = 0;
   bool lora_attention_only = false;
   bool has_four_bit_base = false;
+  // The images of a sequence, and the patches of an image (0 for the tower's own number).
+  int64_t images = 0;
+  int64_t image_patches = 0;
+  bool freezes_towers = false;  // their projectors are trained
 
   // Returns the data parallel degree. Divides one by one, since a product of degrees may
   // exceed 64 bits.
