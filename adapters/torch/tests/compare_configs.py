@@ -163,20 +163,35 @@ def compared(kind: str) -> Row:
     return Row(count, read(config))
 
 
+def _shrink(part: Any, layers: int) -> None:
+    """Leaves a part of a configuration its first layers."""
+    for name in (*_LAYERS, "depth"):
+        count = getattr(part, name, None)
+        if not isinstance(count, int) or count <= layers:
+            continue
+        setattr(part, name, layers)
+        for key, value in part.to_dict().items():
+            if isinstance(value, list) and len(value) == count:
+                setattr(part, key, value[:layers])
+
+
 def _smaller(kind: str) -> Any:
     """Returns a type's default configuration with few layers, if it can be built."""
     config = configuration_of(kind)
-    if text_part(config) is not config:
+    try:
+        if text_part(config) is config:
+            little = config
+            for name in _LAYERS:
+                if getattr(config, name, 0) > _FEW_LAYERS:
+                    little = configuration_of(kind, **{name: _FEW_LAYERS})
+        else:
+            little = copy.deepcopy(config)
+            for part in _parts(little):
+                _shrink(part, _FEW_LAYERS)
+        count_modules(little)
+    except Exception:  # a list of layers that has another length, for example
         return config
-    for name in _LAYERS:
-        if getattr(config, name, 0) > _FEW_LAYERS:
-            try:
-                little = configuration_of(kind, **{name: _FEW_LAYERS})
-                count_modules(little)
-            except Exception:  # a list of layers that has another length, for example
-                return config
-            return little
-    return config
+    return little
 
 
 def _changes(value: object) -> list[object]:
