@@ -267,15 +267,13 @@ nlohmann::ordered_json ToJson(const TrainingReport& report,
       {"notes", question.notes},
       {"strategy", StrategyJson(report.job)},
       {"iteration_s", report.time.Total()}};
-  if (report.job.strategy.lora_rank > 0 ||
-      report.job.strategy.freezes_towers) {
+  const TrainingStrategy& s = report.job.strategy;
+  if (s.lora_rank > 0 || s.freezes_towers) {
     json["trained_parameters"] = CountTrainedParameters(report.job);
   }
-  nlohmann::ordered_json parts;
   for (const TimePart& part : PartsOf(report.time)) {
-    parts[std::string(part.name)] = part.seconds;
+    json["parts_s"][std::string(part.name)] = part.seconds;
   }
-  json["parts_s"] = std::move(parts);
   if (question.calibration) {
     json["calibration"] = CalibrationJson(*question.calibration);
   }

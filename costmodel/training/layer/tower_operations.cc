@@ -41,10 +41,6 @@ double StackParametersOfRank(const TrainingJob& job, const Tower& tower) {
 
 }  // namespace
 
-int64_t PatchesOf(const Tower& tower, const TrainingStrategy& strategy) {
-  return strategy.image_patches > 0 ? strategy.image_patches : tower.patches;
-}
-
 TrainingJob JobOfTower(const TrainingJob& job, const Tower& tower) {
   TrainingJob layers = job;
   layers.shape = *tower.stack;
@@ -76,8 +72,8 @@ std::vector<LayerOperation> PatchOperations(const TrainingJob& job,
                                             const Tower& tower) {
   const double rows = ImagesOf(job.strategy) *
                       static_cast<double>(PatchesOf(tower, job.strategy));
-  return {ProductOf("patches", rows, tower.stack->hidden,
-                    tower.patch_elements)};
+  return {
+      ProductOf("patches", rows, tower.stack->hidden, tower.patch_elements)};
 }
 
 std::vector<LayerOperation> ProjectorOperations(const TrainingJob& job,

@@ -7,9 +7,6 @@
 
 namespace acplan::costmodel {
 
-// Returns the patches of an image in a tower.
-int64_t PatchesOf(const Tower& tower, const TrainingStrategy& strategy);
-
 // Returns the job of a tower's layers: its images are the sequences. Tensor parallelism
 // splits the layers if it divides their heads; context parallelism does not. Products have 16
 // bits. Full recomputation, even of some layers, runs all layers of a tower again; other

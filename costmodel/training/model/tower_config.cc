@@ -54,9 +54,8 @@ int64_t GridPatches(ConfigKeys& config) {
   if (!side) return 0;
   const auto patch = config.Find({"patch_size"});
   const auto length = [](const JsonField& field, size_t i) {
-    return field.json().is_array()
-               ? field.Elements().at(i).Int(1, 1 << 15)
-               : field.Int(1, 1 << 15);
+    return field.json().is_array() ? field.Elements().at(i).Int(1, 1 << 15)
+                                   : field.Int(1, 1 << 15);
   };
   AreaOf(*side);  // refuses a list of another length
   PatchArea(config);
@@ -79,8 +78,8 @@ ModelShape WithWindows(ModelShape stack, ConfigKeys& config) {
   const int64_t window = config.SizeOr({"window_size"}, 0);
   const int64_t merge = config.SizeOr({"spatial_merge_size"}, 1);
   if (window == 0) return stack;
-  const auto side = static_cast<int64_t>(
-      std::sqrt(static_cast<double>(PatchArea(config))));
+  const auto side =
+      static_cast<int64_t>(std::sqrt(static_cast<double>(PatchArea(config))));
   // Windows have whole tokens of the text.
   const int64_t length =
       std::max<int64_t>(1, window / std::max<int64_t>(1, side * merge)) * merge;
@@ -95,16 +94,15 @@ ModelShape WithWindows(ModelShape stack, ConfigKeys& config) {
 ModelShape StackOf(ConfigKeys& config, const TowerType& type) {
   // In Qwen 2's towers hidden_size is that of the result.
   const bool is_scaled = config.Has({"mlp_ratio"}) && config.Has({"embed_dim"});
-  ModelShape stack{
-      .layers = config.Size({"num_hidden_layers", "depth"}),
-      .hidden = is_scaled ? config.Size({"embed_dim"})
-                          : config.Size({"hidden_size"}),
-      .heads = config.Size({"num_attention_heads", "num_heads"}),
-      .is_gated = type.is_gated,
-      .norm_weights = type.norm_weights,
-      .has_rope = type.has_rope,
-      .is_tied = true,
-      .is_bidirectional = true};
+  ModelShape stack{.layers = config.Size({"num_hidden_layers", "depth"}),
+                   .hidden = is_scaled ? config.Size({"embed_dim"})
+                                       : config.Size({"hidden_size"}),
+                   .heads = config.Size({"num_attention_heads", "num_heads"}),
+                   .is_gated = type.is_gated,
+                   .norm_weights = type.norm_weights,
+                   .has_rope = type.has_rope,
+                   .is_tied = true,
+                   .is_bidirectional = true};
   stack.feedforward = is_scaled ? config.Size({"mlp_ratio"}) * stack.hidden
                                 : config.Size({"intermediate_size"});
   if (stack.layers > kMostLayers) return stack;  // CheckShape refuses it
@@ -173,11 +171,13 @@ int64_t MergedPatches(const TowerKeys& keys) {
             config->Find({"spatial_merge_size", "scale_factor"})) {
       return AreaOf(*side);
     }
-    const auto ratio = config->Find({"pixel_shuffle_ratio", "downsample_ratio"});
+    const auto ratio =
+        config->Find({"pixel_shuffle_ratio", "downsample_ratio"});
     if (!ratio) continue;
     const double share = ratio->NonNegativeNumber();
     const auto side = static_cast<int64_t>(std::lround(1 / share));
-    if (side < 1 || side > 64 || std::abs(share * static_cast<double>(side) - 1) > 1e-9) {
+    if (side < 1 || side > 64 ||
+        std::abs(share * static_cast<double>(side) - 1) > 1e-9) {
       ratio->Fail("one by a whole number, at most 64");
     }
     return side * side;
@@ -209,6 +209,20 @@ Tower WithMerger(Tower tower, const TowerKeys& keys, const ModelShape& text) {
   add(keys.owner.SizeOr({"projection_hidden_size"}, stack.hidden));
   const size_t deep = keys.tower.Numbers("deepstack_visual_indexes").size();
   for (size_t i = 0; i < deep; ++i) add(wide);
+  return tower;
+}
+
+Tower WithAdapter(Tower tower, const TowerKeys& keys, const ModelShape& text) {
+  const int64_t merged = tower.merged_patches;
+  const int64_t inner = keys.tower.Size({"projector_input_dim"});
+  const int64_t output = keys.tower.Size({"projector_output_dim"});
+  AddProduct(tower, {tower.stack->feedforward, inner, merged}, false);
+  // The weight of the second one has the result's size twice.
+  tower.projector_parameters += (output - inner) * output;
+  AddProduct(tower, {inner, output, merged}, false);
+  AddProduct(tower,
+             {keys.tower.Size({"vision_output_dim"}), text.hidden, merged},
+             false);
   return tower;
 }
 
@@ -258,18 +272,8 @@ Tower WithProjector(Tower tower, const TowerOwner& owner, const TowerKeys& keys,
       AddProduct(tower, {wide, text.hidden, merged}, true);
       AddProduct(tower, {text.hidden, text.hidden, merged}, true);
       return tower;
-    case ProjectorRule::kAdapter: {
-      const int64_t inner = keys.tower.Size({"projector_input_dim"});
-      const int64_t output = keys.tower.Size({"projector_output_dim"});
-      AddProduct(tower, {tower.stack->feedforward, inner, merged}, false);
-      // The weight of the second one has the result's size twice.
-      tower.projector_parameters += (output - inner) * output;
-      AddProduct(tower, {inner, output, merged}, false);
-      AddProduct(tower,
-                 {keys.tower.Size({"vision_output_dim"}), text.hidden, merged},
-                 has_bias);
-      return tower;
-    }
+    case ProjectorRule::kAdapter:
+      return WithAdapter(std::move(tower), keys, text);
   }
   return tower;
 }
@@ -327,23 +331,22 @@ std::vector<Tower> ParseTowers(const JsonField& root, const ModelShape& text) {
     const TowerOwner* owner = FindTowerOwner(owner_type.String());
     if (owner == nullptr || name != "vision_config") {
       FailOfTower(field,
-                  fmt::format("none, as acplan models no part of this name in "
-                              "a {} (those of {} it does)",
-                              owner_type.String(),
-                              fmt::join(TowerOwnerNames(), ", ")));
+                  fmt::format("none, as acplan models no such part of a {}",
+                              owner_type.String()));
     }
-    const std::string type_name =
-        field.Has("model_type") ? field.Get("model_type").String()
-                                : std::string(owner->tower);
+    const std::string type_name = field.Has("model_type")
+                                      ? field.Get("model_type").String()
+                                      : std::string(owner->tower);
     const TowerType* type = FindTowerType(type_name);
     if (type == nullptr) {
       FailOfTower(field.Get("model_type"), "a tower that acplan models");
     }
     ConfigKeys tower_keys(field, type->defaults, true);
-    ConfigKeys owner_keys(root, owner->defaults.empty() ? "{}" : owner->defaults,
-                          true);
+    ConfigKeys owner_keys(
+        root, owner->defaults.empty() ? "{}" : owner->defaults, true);
     const TowerKeys keys{tower_keys, owner_keys};
-    towers.push_back(WithProjector(ParseTower(name, keys, *type), *owner, keys, text));
+    towers.push_back(
+        WithProjector(ParseTower(name, keys, *type), *owner, keys, text));
     SupersedeHarmless(tower_keys);
     tower_keys.RequireKnownKeys();
   }

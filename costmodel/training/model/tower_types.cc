@@ -1,7 +1,6 @@
 #include "costmodel/training/model/tower_types.h"
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 
 namespace acplan::costmodel {
@@ -218,12 +217,6 @@ const TowerType* FindTowerType(std::string_view name) {
   }
   const auto* match = std::ranges::find(kTowerTypes, name, &TowerType::name);
   return match == std::end(kTowerTypes) ? nullptr : match;
-}
-
-std::vector<std::string_view> TowerOwnerNames() {
-  std::vector<std::string_view> names;
-  for (const TowerOwner& owner : kOwners) names.push_back(owner.name);
-  return names;
 }
 
 }  // namespace acplan::costmodel

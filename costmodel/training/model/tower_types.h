@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <string_view>
-#include <vector>
 
 #include "costmodel/training/model/model_shape.h"
 
@@ -31,26 +30,27 @@ struct TowerType {
   PositionRule positions = PositionRule::kGrid;
   int64_t outer_norms = 0;   // norms of the hidden size outside of layers
   int64_t layer_scales = 0;  // vectors of a layer that scale its results
-  // Whether image_size is the size of images, and not the largest one.
+  // True if image_size is the size of images, and not the largest one.
   bool has_fixed_size = true;
 };
 
 // The way from the vectors of a tower to those of the text model.
 enum class ProjectorRule {
-  kMerger,     // a norm and two products of merged patches (Qwen)
-  kAverage,    // patches are averaged, one product (Gemma 3)
-  kOne,        // one product (PaliGemma)
-  kTwo,        // two products (LLaVA)
-  kShuffled,   // one product of merged patches (Idefics 3)
+  kMerger,    // a norm and two products of merged patches (Qwen)
+  kAverage,   // patches are averaged, one product (Gemma 3)
+  kOne,       // one product (PaliGemma)
+  kTwo,       // two products (LLaVA)
+  kShuffled,  // one product of merged patches (Idefics 3)
   kMergedTwo,  // a norm, one product that merges patches, two products (Mistral 3)
-  kNormTwo,    // a norm and two products of merged patches (InternVL)
-  kAdapter,    // two products of merged patches in the tower, and one (Llama 4)
+  kNormTwo,  // a norm and two products of merged patches (InternVL)
+  kAdapter,  // two products of merged patches in the tower, and one (Llama 4)
 };
 
 // A model of text and images.
 struct TowerOwner {
-  std::string_view name = {};   // its model_type
-  std::string_view tower = {};  // that of its tower, if the tower's own says nothing
+  std::string_view name = {};  // its model_type
+  std::string_view tower =
+      {};  // that of its tower, if the tower's own says nothing
   ProjectorRule projector = ProjectorRule::kOne;
   std::string_view defaults = {};  // as for towers
   bool has_newline = false;        // a vector that ends rows of patches
@@ -61,6 +61,5 @@ struct TowerOwner {
 // Returns null if there is none with this name. A tower may also have its owner's name.
 const TowerType* FindTowerType(std::string_view name);
 const TowerOwner* FindTowerOwner(std::string_view name);
-std::vector<std::string_view> TowerOwnerNames();
 
 }  // namespace acplan::costmodel

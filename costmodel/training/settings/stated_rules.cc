@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <string>
 
-#include "costmodel/training/layer/tower_operations.h"
 #include "costmodel/training/settings/strategy_settings.h"
 #include "graph/base/input_error.h"
 

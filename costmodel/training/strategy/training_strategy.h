@@ -156,6 +156,9 @@ bool IsVShaped(PipelineSchedule schedule);
 // one, these are the n-th, the 2 n-th and so on of the stage, as torchtitan counts them.
 int64_t RecomputedLayers(const TrainingStrategy& strategy, int64_t layers);
 
+// Returns the patches of an image in a tower.
+int64_t PatchesOf(const Tower& tower, const TrainingStrategy& strategy);
+
 // Returns whether the ranks of context parallelism can have the same number of heads each.
 bool DividesHeads(const ModelShape& shape, const TrainingStrategy& strategy);
 

@@ -92,8 +92,8 @@ UnitTime WithSharding(UnitTime unit, const TrainingJob& job,
   const double gather = weights.Seconds(CollectiveKind::kAllGather, 1);
   const double scatter = gradients.ScatterSeconds(s.gradient_reduce_bytes);
   unit.forward = Sharded(unit.forward, gather, job.cluster);
-  unit.backward = Sharded(unit.backward, (s.zero == 3 ? gather : 0) + scatter,
-                          job.cluster);
+  unit.backward =
+      Sharded(unit.backward, (s.zero == 3 ? gather : 0) + scatter, job.cluster);
   return unit;
 }
 

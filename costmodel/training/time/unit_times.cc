@@ -45,8 +45,8 @@ UnitTime TimeOfTowers(const TrainingJob& job) {
   if (job.strategy.images == 0) return sum;
   for (const Tower& tower : job.shape.towers) {
     const TrainingJob layers = JobOfTower(job, tower);
-    UnitTime stack = TimeOfLayer(layers, false) *
-                     static_cast<double>(tower.stack->layers);
+    UnitTime stack =
+        TimeOfLayer(layers, false) * static_cast<double>(tower.stack->layers);
     stack += TimeOfUnit(PatchOperations(job, tower), layers, false);
     const UnitTime projector =
         TimeOfUnit(ProjectorOperations(job, tower), layers, false);
