@@ -335,10 +335,9 @@ std::optional<std::string> PlanChecker::ErrorOfMemory(
   }
   RankMemory memory = none_.stages[index];
   if (whole > inputs) {
-    const double slope =
-        (text_none_.stages[index].activations -
-         text_full_.stages[index].activations) /
-        (whole - inputs);
+    const double slope = (text_none_.stages[index].activations -
+                          text_full_.stages[index].activations) /
+                         (whole - inputs);
     memory.activations -= slope * (whole - kept_bytes);
   }
   if (recomputed_bytes > memory.logits) {
