@@ -208,6 +208,11 @@ void RequireMegatron(const TrainingStrategy& strategy, std::string_view flag) {
                     "found {}",
                     flag, strategy.lora_rank));
   }
+  if (strategy.images > 0) {
+    throw InputError(fmt::format(
+        "{}: expected images 0, as Megatron-LM's flags have none; found {}",
+        flag, strategy.images));
+  }
   if (strategy.implementation == costmodel::Implementation::kEager) {
     throw InputError(fmt::format(
         "{}: expected the implementation fused, found eager", flag));

@@ -38,6 +38,13 @@ constexpr SettingFlag kCommonFlags[] = {
     {"seq", "--seq,--seq-length", "tokens per sequence (4096)"},
     {"gbs", "--gbs,--global-batch-size",
      "sequences per iteration (four microbatches for each stage)"},
+    {"images", "--images",
+     "images per sequence, which a vision tower reads (0: text only); a tile "
+     "counts as an image"},
+    {"image_patches", "--image-patches",
+     "patches per image (those of the tower's image size, or 1024)"},
+    {"freeze_towers", "--freeze-towers",
+     "train projectors and text, but no tower: true or false (default)"},
     {"precision", "--precision",
      "precision of large products: bf16 (default), fp16, fp8_delayed, "
      "fp8_current, fp8_rowwise, fp8_blockwise, mxfp8, nvfp4"},

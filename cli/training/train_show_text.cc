@@ -15,6 +15,7 @@
 #include "cli/training/confidence_text.h"
 #include "cli/training/limit_text.h"
 #include "cli/training/strategy_text.h"
+#include "cli/training/tower_text.h"
 #include "cli/training/training_plan_text.h"
 #include "costmodel/training/layer/rank_parameters.h"
 #include "costmodel/training/settings/setting_names.h"
@@ -234,6 +235,7 @@ std::string HeadingText(const TrainingReport& report,
                         : std::string(),
       FormatCount(s.global_batch), FormatCount(s.sequence),
       FormatCount(s.Microbatches()), s.microbatch);
+  text += TowersText(job);
   if (s.lora_rank > 0) text += AdaptersText(job);
   text += fmt::format("{} products, recomputation: {}; software: {}\n\n",
                       costmodel::NameOf(s.precision), RecomputationText(s),
@@ -265,14 +267,13 @@ nlohmann::ordered_json ToJson(const TrainingReport& report,
       {"notes", question.notes},
       {"strategy", StrategyJson(report.job)},
       {"iteration_s", report.time.Total()}};
-  if (report.job.strategy.lora_rank > 0) {
+  const TrainingStrategy& s = report.job.strategy;
+  if (s.lora_rank > 0 || s.freezes_towers) {
     json["trained_parameters"] = CountTrainedParameters(report.job);
   }
-  nlohmann::ordered_json parts;
   for (const TimePart& part : PartsOf(report.time)) {
-    parts[std::string(part.name)] = part.seconds;
+    json["parts_s"][std::string(part.name)] = part.seconds;
   }
-  json["parts_s"] = std::move(parts);
   if (question.calibration) {
     json["calibration"] = CalibrationJson(*question.calibration);
   }

@@ -141,6 +141,11 @@ ProfileWriter::ProfileWriter(const TrainingJob& job, size_t stage)
     : content_(DivideLayers(job).at(stage)),
       in_flight_(MicrobatchesInFlight(job.strategy, stage)),
       passes_(PassesOfStage(job.strategy)) {
+  if (content_.has_embedding && job.strategy.images > 0) {
+    throw InputError(
+        "images: expected 0 for the profile of the stage with the vision "
+        "tower, which has no modules there");
+  }
   const UnitTimes units = TimesOfUnits(job);
   StageKeeping keeping;
   for (const bool is_moe : {false, true}) {

@@ -6,6 +6,7 @@
 
 #include "costmodel/training/layer/layer_operations.h"
 #include "costmodel/training/layer/rank_parameters.h"
+#include "costmodel/training/layer/tower_operations.h"
 #include "costmodel/training/memory/memory_limit.h"
 #include "costmodel/training/plans/training_plan_check.h"
 
@@ -52,6 +53,28 @@ ForwardFlops LayerFlops(const ModelShape& shape, const TrainingStrategy& s,
                                    {.is_moe = is_moe, .is_windowed = true}),
                    s) *
            (1 - share);
+  return flops;
+}
+
+// Returns the FLOPs of the towers for a sequence, in all passes. A frozen part has no backward
+// pass.
+ForwardFlops TowerFlops(const TrainingJob& job) {
+  ForwardFlops flops;
+  for (const Tower& tower : job.shape.towers) {
+    if (job.strategy.images == 0) continue;
+    const TrainingJob layers = JobOfTower(job, tower);
+    const TrainingStrategy& s = layers.strategy;
+    const double stack_passes = TrainsTowers(job.strategy) ? 3 : 1;
+    const double projector_passes = TrainsProjectors(job.strategy) ? 3 : 1;
+    ForwardFlops stack = LayerFlops(layers.shape, s, false) *
+                         static_cast<double>(tower.stack->layers);
+    if (!TrainsTowers(job.strategy)) stack.recomputation = 0;
+    flops.recomputation += stack.recomputation;
+    flops.all +=
+        stack_passes *
+            (stack.all + FlopsOf(PatchOperations(job, tower), s).all) +
+        projector_passes * FlopsOf(ProjectorOperations(job, tower), s).all;
+  }
   return flops;
 }
 
@@ -111,8 +134,11 @@ IterationFlops CountIterationFlops(const TrainingJob& job) {
   const double sequences = static_cast<double>(job.strategy.global_batch);
   // Frozen weights have no gradient.
   const double passes = one.lora_rank > 0 ? 2 : 3;
-  return {passes * flops.all * sequences,
-          (passes * flops.all + flops.recomputation) * sequences};
+  const ForwardFlops towers =
+      TowerFlops({.shape = shape, .strategy = one, .cluster = job.cluster});
+  const double model = passes * flops.all + towers.all;
+  return {model * sequences,
+          (model + flops.recomputation + towers.recomputation) * sequences};
 }
 
 double TrainingReport::Tokens() const {

@@ -1,9 +1,10 @@
 """The parameters that acplan counts in a config.json beside those of the modules.
 
-Every `model_type` of transformers that has a causal language model, or is an encoder with a
-decoder, is built on `meta` from its default configuration, whose config.json
-`acplan train show` reads. Then each key of it is changed, one at a time, in a model with
-fewer layers: the count must follow, or the file must be refused.
+Every `model_type` of transformers that has a causal language model, reads images and text, or
+is an encoder with a decoder, is built on `meta` from its default configuration, whose
+config.json `acplan train show` reads. Then each key of it is changed, one at a time, in a
+model with fewer layers: the count must follow, or the file must be refused. All parts of a
+model count: its text model, and the towers that images pass.
 
     ACPLAN=... PYTHONPATH=. python tests/compare_configs.py
 
@@ -31,6 +32,7 @@ import torch
 import transformers
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
 
@@ -48,8 +50,12 @@ _OVERRIDES: dict[str, dict[str, Any]] = {
     "ministral": {"head_dim": 128, "num_key_value_heads": 8},
     "nemotron": {"num_key_value_heads": 8},
 }
-# Parts of a model that are not its text model, by words of their names.
-_OTHER_PARTS = ("vision", "visual", "audio", "speech", "image", "multi_modal", "projector")
+# A type that has images is built with them; the others without.
+_CLASSES = {
+    "AutoModelForImageTextToText": MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    "AutoModelForCausalLM": MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    "AutoModelForSeq2SeqLM": MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+}
 _TEXT_PARTS = ("text_config", "language_config", "llm_config", "thinker_config")
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 _CHOSEN_COUNTS = (
@@ -91,9 +97,10 @@ class Row:
 
 
 def types() -> list[str]:
-    """Returns the types with a causal language model, then encoders with a decoder."""
-    names = list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-    return names + [n for n in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES if n not in names]
+    """Returns the types with a causal language model, then encoders with a decoder, then those
+    that read images."""
+    classes = ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForImageTextToText")
+    return list(dict.fromkeys(name for kind in classes for name in _CLASSES[kind]))
 
 
 def configuration_of(kind: str, **keys: Any) -> Any:
@@ -111,20 +118,13 @@ def text_part(config: Any) -> Any:
 
 
 def count_modules(config: Any) -> Count:
-    """Counts the modules of the text model that transformers builds from a configuration."""
+    """Counts the modules that transformers builds from a configuration."""
     config = copy.deepcopy(config)
-    is_causal = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    auto = (
-        transformers.AutoModelForCausalLM if is_causal else transformers.AutoModelForSeq2SeqLM
-    )
+    kind = next(name for name, types in _CLASSES.items() if config.model_type in types)
     with torch.device("meta"):
-        model = auto.from_config(config)
-    has_text = any("language_model." in name for name, _ in model.named_parameters())
+        model = getattr(transformers, kind).from_config(config)
     parameters, experts = 0, 0
     for name, parameter in model.named_parameters():
-        is_text = "language_model." in name or name.startswith("lm_head")
-        if not is_text and (has_text or any(word in name for word in _OTHER_PARTS)):
-            continue
         parameters += parameter.numel()
         if ".experts." in name:
             experts += parameter.numel()
@@ -163,20 +163,35 @@ def compared(kind: str) -> Row:
     return Row(count, read(config))
 
 
+def _shrink(part: Any, layers: int) -> None:
+    """Leaves a part of a configuration its first layers."""
+    for name in (*_LAYERS, "depth"):
+        count = getattr(part, name, None)
+        if not isinstance(count, int) or count <= layers:
+            continue
+        setattr(part, name, layers)
+        for key, value in part.to_dict().items():
+            if isinstance(value, list) and len(value) == count:
+                setattr(part, key, value[:layers])
+
+
 def _smaller(kind: str) -> Any:
     """Returns a type's default configuration with few layers, if it can be built."""
     config = configuration_of(kind)
-    if text_part(config) is not config:
+    try:
+        if text_part(config) is config:
+            little = config
+            for name in _LAYERS:
+                if getattr(config, name, 0) > _FEW_LAYERS:
+                    little = configuration_of(kind, **{name: _FEW_LAYERS})
+        else:
+            little = copy.deepcopy(config)
+            for part in _parts(little):
+                _shrink(part, _FEW_LAYERS)
+        count_modules(little)
+    except Exception:  # a list of layers that has another length, for example
         return config
-    for name in _LAYERS:
-        if getattr(config, name, 0) > _FEW_LAYERS:
-            try:
-                little = configuration_of(kind, **{name: _FEW_LAYERS})
-                count_modules(little)
-            except Exception:  # a list of layers that has another length, for example
-                return config
-            return little
-    return config
+    return little
 
 
 def _changes(value: object) -> list[object]:
@@ -194,21 +209,33 @@ def _changes(value: object) -> list[object]:
     return []
 
 
+def _parts(config: Any) -> Iterator[Any]:
+    """Yields the parts of a configuration whose keys are changed: its text, a tower, and the
+    whole."""
+    text = text_part(config)
+    yield text
+    if text is not config:
+        yield config
+        if hasattr(getattr(config, "vision_config", None), "to_dict"):
+            yield config.vision_config
+
+
 def _variants(kind: str) -> Iterator[tuple[str, Any]]:
     """Yields configurations with one key changed."""
     base = _smaller(kind)
     keys = {k: v for k, v in base.to_dict().items() if k != "model_type"}
-    for key, value in text_part(base).to_dict().items():
-        for other in _changes(value) if key not in _KEPT_KEYS else []:
-            try:
-                if text_part(base) is base:
-                    changed = transformers.CONFIG_MAPPING[kind](**{**keys, key: other})
-                else:
-                    changed = copy.deepcopy(base)
-                    setattr(text_part(changed), key, other)
-            except Exception:  # a value that the configuration itself refuses
-                continue
-            yield f"{key}={other}", changed
+    for place, part in enumerate(_parts(base)):
+        for key, value in part.to_dict().items():
+            for other in _changes(value) if key not in _KEPT_KEYS else []:
+                try:
+                    if text_part(base) is base:
+                        changed = transformers.CONFIG_MAPPING[kind](**{**keys, key: other})
+                    else:
+                        changed = copy.deepcopy(base)
+                        setattr(list(_parts(changed))[place], key, other)
+                except Exception:  # a value that the configuration itself refuses
+                    continue
+                yield f"{part.model_type}.{key}={other}", changed
 
 
 def try_variants(kind: str) -> Outcome:

@@ -63,7 +63,8 @@ RunKind KindOfJob(const TrainingJob& job) {
                .width = WidthOf(s.precision),
                .has_experts = job.shape.IsMoe(),
                .recomputed = RecomputedPartOf(s),
-               .trains_adapters = s.lora_rank > 0};
+               .trains_adapters = s.lora_rank > 0,
+               .reads_images = s.images > 0};
   kind.sizes = {Logarithm(CountActiveMatrixParameters(job.shape)),
                 Logarithm(s.sequence),
                 Logarithm(s.gpus),
@@ -103,6 +104,7 @@ double SquaredJobDistance(const RunKind& a, const RunKind& b) {
   if (a.software != b.software) sum += Square(kOtherSoftware);
   if (a.width != b.width) sum += Square(kOtherWidth);
   if (a.trains_adapters != b.trains_adapters) sum += Square(kOtherTraining);
+  if (a.reads_images != b.reads_images) sum += Square(kOtherTraining);
   if (a.has_experts != b.has_experts) sum += Square(kOtherExperts);
   return sum;
 }

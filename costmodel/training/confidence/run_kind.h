@@ -43,7 +43,9 @@ struct RunKind {
   double host = 0;
   double communication = 0;  // exposed, with that of gradients and parameters
   double bubble = 0;
-  bool trains_adapters = false;  // LoRA; no measured run does
+  // LoRA, or images for a tower; no measured run has either.
+  bool trains_adapters = false;
+  bool reads_images = false;
   // True if the ranks of tensor and context parallelism are on several NVLink domains.
   bool is_wide = false;
 

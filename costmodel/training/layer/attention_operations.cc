@@ -78,8 +78,9 @@ void LayerBuilder::AddCoreAttention(bool is_windowed) {
                             : is_windowed             ? shape_.sliding_window
                                                       : strategy_.sequence;
   const double window = std::min(keys, static_cast<double>(most_keys));
-  // On average a query sees half of its chunk.
-  const double pairs = is_windowed && shape_.has_chunks
+  // On average a causal query sees half of its chunk.
+  const double pairs = shape_.is_bidirectional ? rows_ * window
+                       : is_windowed && shape_.has_chunks
                            ? rows_ * window / 2
                            : rows_ * window * (1 - window / (2 * keys));
   const double query = static_cast<double>(shape_.QueryDim());

@@ -1,5 +1,7 @@
 #include "costmodel/training/layer/rank_parameters.h"
 
+#include "costmodel/training/layer/tower_operations.h"
+
 namespace acplan::costmodel {
 namespace {
 
@@ -85,8 +87,10 @@ RankParameters StageParametersOfRank(const TrainingJob& job,
   const double vocabulary =
       static_cast<double>(job.shape.vocabulary * job.shape.hidden) /
       static_cast<double>(job.strategy.tensor);
-  if (stage.has_embedding)
+  if (stage.has_embedding) {
     sum.dense += vocabulary + EmbeddingVectors(job.shape);
+    if (!job.shape.towers.empty()) sum.dense += TowerParametersOfRank(job);
+  }
   const bool is_shared = job.shape.is_tied && stage.has_embedding;
   if (stage.has_logits && !is_shared) sum.dense += vocabulary;
   if (stage.has_logits) sum.dense += LogitsVectors(job.shape);
@@ -106,7 +110,14 @@ RankParameters TrainedLayerParametersOfRank(const TrainingJob& job,
 
 RankParameters TrainedStageParametersOfRank(const TrainingJob& job,
                                             const StageContent& stage) {
-  if (job.strategy.lora_rank == 0) return StageParametersOfRank(job, stage);
+  if (job.strategy.lora_rank == 0) {
+    RankParameters all = StageParametersOfRank(job, stage);
+    if (stage.has_embedding && !job.shape.towers.empty()) {
+      all.dense -=
+          TowerParametersOfRank(job) - TrainedTowerParametersOfRank(job);
+    }
+    return all;
+  }
   return SumOverLayers(stage, [&](bool is_moe) {
     return TrainedLayerParametersOfRank(job, is_moe);
   });

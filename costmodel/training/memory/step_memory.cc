@@ -23,6 +23,7 @@
 #include "costmodel/training/layer/layer_operations.h"
 #include "costmodel/training/layer/operation_times.h"
 #include "costmodel/training/layer/rank_parameters.h"
+#include "costmodel/training/layer/tower_operations.h"
 #include "costmodel/training/memory/eager_memory.h"
 #include "costmodel/training/strategy/pipeline_schedule.h"
 #include "costmodel/training/strategy/stage_layout.h"
@@ -231,6 +232,32 @@ RankMemory StatesOf(const TrainingJob& job, const StageContent& stage) {
   return memory;
 }
 
+// Returns the bytes that towers keep of a microbatch for their backward pass, and those of a
+// layer of theirs that runs again.
+StageKeeping KeepingOfTowers(const TrainingJob& job) {
+  StageKeeping keeping;
+  if (job.strategy.images == 0) return keeping;
+  const auto add = [&](const std::vector<LayerOperation>& operations) {
+    for (const LayerOperation& operation : operations) {
+      keeping.kept_bytes += operation.saved_bytes;
+    }
+  };
+  for (const Tower& tower : job.shape.towers) {
+    if (TrainsProjectors(job.strategy)) add(ProjectorOperations(job, tower));
+    if (!TrainsTowers(job.strategy)) continue;
+    add(PatchOperations(job, tower));
+    const LayerMemory layer =
+        MemoryOfLayer(JobOfTower(job, tower), false, true);
+    keeping.kept_bytes +=
+        static_cast<double>(tower.stack->layers) * layer.kept_bytes;
+    if (job.strategy.recomputation == Recomputation::kFull) {
+      keeping.recomputed_bytes =
+          std::max(keeping.recomputed_bytes, layer.whole);
+    }
+  }
+  return keeping;
+}
+
 }  // namespace
 
 double OffloadedBytes(const TrainingJob& job, const LayerMemories& layers,
@@ -277,10 +304,16 @@ RankMemory MemoryOfKeeping(const TrainingJob& job, const StageContent& stage,
     memory.logits += (s.lora_rank > 0 ? 1 : 2) * 2 * elements;
   }
   if (s.has_four_bit_base) memory.working += 2 * LargestWeight(job, stage);
+  double recomputed_bytes = keeping.recomputed_bytes;
+  if (stage.has_embedding && !job.shape.towers.empty()) {
+    const StageKeeping towers = KeepingOfTowers(job);
+    memory.activations += towers.kept_bytes * MicrobatchesInFlight(s, index);
+    recomputed_bytes = std::max(recomputed_bytes, towers.recomputed_bytes);
+  }
   // While the loss exists no layer runs again: the larger of both counts.
-  if (keeping.recomputed_bytes <= memory.logits) return memory;
+  if (recomputed_bytes <= memory.logits) return memory;
   memory.logits = 0;
-  memory.working += keeping.recomputed_bytes;
+  memory.working += recomputed_bytes;
   return memory;
 }
 

@@ -18,6 +18,8 @@
 #include "costmodel/training/model/mixer_layers.h"
 #include "costmodel/training/model/model_shape.h"
 #include "costmodel/training/model/model_types.h"
+#include "costmodel/training/model/tower_config.h"
+#include "costmodel/training/model/tower_types.h"
 #include "graph/base/json_fields.h"
 #include "graph/base/json_scan.h"
 #include "graph/base/message_text.h"
@@ -265,18 +267,6 @@ const ModelType& TypeOf(const JsonField& root, const JsonField& config) {
   return *type;
 }
 
-std::vector<std::string> PartNotes(const JsonField& root) {
-  std::vector<std::string> parts;
-  for (const auto& [key, value] : root.json().items()) {
-    if (value.is_object() && IsTower(key)) {
-      parts.push_back(graph::OneLine(key));
-    }
-  }
-  if (parts.empty()) return {};
-  return {fmt::format("the estimate covers the text model; {} {} not included",
-                      fmt::join(parts, ", "), parts.size() > 1 ? "are" : "is")};
-}
-
 // Returns what no measured run confirms about a model's layers.
 std::vector<std::string> MixerNotes(const ModelShape& shape) {
   if (shape.IsHybrid()) {
@@ -299,8 +289,14 @@ bool IsTied(const JsonField& root, const std::optional<JsonField>& part,
             bool is_tied) {
   constexpr std::string_view kKey = "tie_word_embeddings";
   if (!part) return is_tied;
+  const TowerOwner* owner =
+      root.Has("model_type") ? FindTowerOwner(root.Get("model_type").String())
+                             : nullptr;
+  if (owner != nullptr && owner->has_tied_text) return is_tied;
   const bool is_whole_tied = root.Has(kKey) && root.Get(kKey).Bool();
-  if (!is_whole_tied && part->Has(kKey) && part->Get(kKey).Bool()) {
+  const bool is_decided = owner != nullptr && root.Has(kKey);
+  if (!is_whole_tied && !is_decided && part->Has(kKey) &&
+      part->Get(kKey).Bool()) {
     part->Get(kKey).Fail(
         "false, or true for the whole model, too, which decides it");
   }
@@ -332,8 +328,8 @@ ModelConfig ParseModelConfig(std::string_view text, std::string_view file) {
   shape = WithDropouts(std::move(shape), config);
   CheckShape(shape, file);
   config.RequireKnownKeys();
-  read.notes = PartNotes(root);
-  for (std::string& note : MixerNotes(shape)) read.notes.push_back(note);
+  shape.towers = ParseTowers(root, shape);
+  read.notes = MixerNotes(shape);
   return read;
 }
 

@@ -162,6 +162,17 @@ double LogitsVectors(const ModelShape& shape) {
          (shape.has_logits_bias ? static_cast<double>(shape.vocabulary) : 0);
 }
 
+double StackParameters(const Tower& tower) {
+  const LayerParameters layer = CountLayerParameters(*tower.stack, false);
+  return static_cast<double>(tower.stack->layers) *
+             (layer.attention + layer.dense + layer.replicated) +
+         static_cast<double>(tower.outer_parameters);
+}
+
+int64_t ImageTokens(const Tower& tower, int64_t patches) {
+  return (patches + tower.merged_patches - 1) / tower.merged_patches;
+}
+
 double CountParameters(const ModelShape& shape) {
   const auto all = [&](bool is_moe) {
     const LayerParameters p = CountLayerParameters(shape, is_moe);
@@ -175,6 +186,10 @@ double CountParameters(const ModelShape& shape) {
   if (moe > 0) sum += static_cast<double>(moe) * all(true);
   if (moe < shape.layers) {
     sum += static_cast<double>(shape.layers - moe) * all(false);
+  }
+  for (const Tower& tower : shape.towers) {
+    sum += StackParameters(tower) +
+           static_cast<double>(tower.projector_parameters);
   }
   return std::round(
       sum);  // means over the layers of a hybrid are no whole numbers

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "costmodel/training/model/eager_form.h"
+#include "costmodel/training/model/tower.h"
 
 namespace acplan::costmodel {
 
@@ -115,6 +116,11 @@ struct ModelShape {
 
   ModuleForm form = {};  // the form of its modules in transformers
 
+  // Each vector attends to all others, not only to earlier ones.
+  bool is_bidirectional = false;
+  // The stacks that images pass before the text model, which the other sizes describe.
+  std::vector<Tower> towers = {};
+
   bool IsMoe() const { return experts > 0; }
   bool IsMoeLayer(int64_t layer) const {
     if (!IsMoe()) return false;
@@ -175,7 +181,7 @@ LayerParameters CountLayerParameters(const ModelShape& shape, bool is_moe);
 // embedding and logits. Norms, biases and learned positions are not included, as in the
 // published tables that tests compare with.
 double CountMatrixParameters(const ModelShape& shape);
-// Returns all parameters, including norms, biases and learned positions, but without
+// Returns all parameters, including towers, norms, biases and learned positions, but without
 // multi-token prediction, as in a model of Hugging Face transformers.
 double CountParameters(const ModelShape& shape);
 // Returns the parameters outside of layers, without the matrices of the vocabulary: norm of

@@ -260,6 +260,12 @@ TrainingJob RecomputingAs(TrainingJob job, Recomputation recomputation) {
   return job;
 }
 
+// Returns the job without the images of towers, which a plan does not recompute.
+TrainingJob WithoutImages(TrainingJob job) {
+  job.strategy.images = 0;
+  return job;
+}
+
 class PlanChecker {
  public:
   PlanChecker(const TrainingJob& job, double budget, const TrainingPlan& plan)
@@ -267,7 +273,10 @@ class PlanChecker {
         budget_(budget),
         plan_(plan),
         none_(PredictStepMemory(RecomputingAs(job, Recomputation::kNone))),
-        full_(PredictStepMemory(RecomputingAs(job, Recomputation::kFull))) {
+        text_none_(PredictStepMemory(
+            WithoutImages(RecomputingAs(job, Recomputation::kNone)))),
+        text_full_(PredictStepMemory(
+            WithoutImages(RecomputingAs(job, Recomputation::kFull)))) {
     if (!job.shape.IsMoe() || job.shape.dense_layers > 0) {
       layers_.emplace(false, CheckedLayer(job, false));
     }
@@ -286,7 +295,8 @@ class PlanChecker {
   double budget_;
   const TrainingPlan& plan_;
   StepMemory none_;
-  StepMemory full_;
+  StepMemory text_none_;
+  StepMemory text_full_;
   std::map<bool, CheckedLayer> layers_ = {};
 };
 
@@ -325,9 +335,9 @@ std::optional<std::string> PlanChecker::ErrorOfMemory(
   }
   RankMemory memory = none_.stages[index];
   if (whole > inputs) {
-    const double slope =
-        (memory.activations - full_.stages[index].activations) /
-        (whole - inputs);
+    const double slope = (text_none_.stages[index].activations -
+                          text_full_.stages[index].activations) /
+                         (whole - inputs);
     memory.activations -= slope * (whole - kept_bytes);
   }
   if (recomputed_bytes > memory.logits) {

@@ -104,6 +104,25 @@ void CheckMixers(const ModelShape& shape, const TrainingStrategy& s) {
                       part));
 }
 
+// Requires that the images of a sequence are a part of it, and that the model reads images.
+void CheckTowers(const ModelShape& shape, const TrainingStrategy& s) {
+  const bool is_stated =
+      s.images > 0 || s.image_patches > 0 || s.freezes_towers;
+  Require(!shape.towers.empty() || !is_stated,
+          "images, image_patches, freeze_towers: expected no value for a model "
+          "without a vision tower");
+  Require(s.images == 0 || s.implementation == Implementation::kFused,
+          "images: expected 0 with the implementation eager, whose towers are "
+          "not modelled");
+  for (const Tower& tower : shape.towers) {
+    const int64_t tokens = ImageTokens(tower, PatchesOf(tower, s));
+    Require(s.images <= s.sequence / tokens,
+            fmt::format("images: expected at most {} of {} tokens each in a "
+                        "sequence of {}, found {}",
+                        s.sequence / tokens, tokens, s.sequence, s.images));
+  }
+}
+
 void CheckExperts(const ModelShape& shape, const TrainingStrategy& s) {
   Require(!shape.IsMoe() || s.tensor == 1 || s.sequence_parallel,
           "sp: expected true for experts with tp above 1, found false");
@@ -134,6 +153,7 @@ void CheckStatedJob(const TrainingJob& job) {
   Require(job.shape.IsMoe() || !s.dedupes_tokens,
           "dispatcher: expected alltoall for a model without experts");
   CheckParts(job.shape, s);
+  CheckTowers(job.shape, s);
   Require(s.implementation == Implementation::kFused ||
               s.precision == ProductPrecision::kBf16,
           "implementation: expected fused with 8 or 4 bits, found eager");

@@ -365,6 +365,9 @@ TrainingStrategy WithKernels(TrainingStrategy s, const SettingValues& values,
   s.lora_attention_only =
       values.Choice("lora_targets", {"all", "attention"}) == 1;
   s.has_four_bit_base = values.Choice("base_weights", {"bf16", "nf4"}) == 1;
+  s.images = values.Whole("images", 0, 0);
+  s.image_patches = values.Whole("image_patches", 0);
+  s.freezes_towers = values.Flag("freeze_towers", false);
   const int graphs =
       values.Choice("cuda_graphs",
                     {"none", "partial", "full", "local", "transformer_engine"});

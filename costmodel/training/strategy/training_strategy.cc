@@ -185,6 +185,10 @@ bool DividesHeads(const ModelShape& shape, const TrainingStrategy& s) {
          (shape.IsLatent() || shape.kv_heads % ranks == 0);
 }
 
+int64_t PatchesOf(const Tower& tower, const TrainingStrategy& strategy) {
+  return strategy.image_patches > 0 ? strategy.image_patches : tower.patches;
+}
+
 void CheckStrategy(const ModelShape& shape, const TrainingStrategy& s,
                    std::string_view place) {
   const StrategyRules rules(place);

@@ -134,6 +134,10 @@ struct TrainingStrategy {
   int64_t lora_rank = 0;
   bool lora_attention_only = false;
   bool has_four_bit_base = false;
+  // The images of a sequence, and the patches of an image (0 for the tower's own number).
+  int64_t images = 0;
+  int64_t image_patches = 0;
+  bool freezes_towers = false;  // their projectors are trained
 
   // Returns the data parallel degree. Divides one by one, since a product of degrees may
   // exceed 64 bits.
@@ -151,6 +155,9 @@ bool IsVShaped(PipelineSchedule schedule);
 // Returns how many of a stage's `layers` full recomputation runs again. If it is every n-th
 // one, these are the n-th, the 2 n-th and so on of the stage, as torchtitan counts them.
 int64_t RecomputedLayers(const TrainingStrategy& strategy, int64_t layers);
+
+// Returns the patches of an image in a tower.
+int64_t PatchesOf(const Tower& tower, const TrainingStrategy& strategy);
 
 // Returns whether the ranks of context parallelism can have the same number of heads each.
 bool DividesHeads(const ModelShape& shape, const TrainingStrategy& strategy);

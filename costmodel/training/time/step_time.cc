@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "costmodel/training/layer/rank_parameters.h"
+#include "costmodel/training/layer/tower_operations.h"
 #include "costmodel/training/memory/step_memory.h"
 #include "costmodel/training/strategy/pipeline_schedule.h"
 #include "costmodel/training/strategy/stage_layout.h"
@@ -80,17 +81,37 @@ class DataTraffic {
   const DataGroups experts_;
 };
 
-UnitTime WithSharding(UnitTime layer, const TrainingJob& job, bool is_moe) {
+// Adds the exchange of a unit's sharded parameters, of which a rank computes with `bytes` and
+// trains `trained` elements.
+UnitTime WithSharding(UnitTime unit, const TrainingJob& job,
+                      const RankParameters& bytes,
+                      const RankParameters& trained) {
   const TrainingStrategy& s = job.strategy;
-  if (s.fsdp <= 1) return layer;
-  const DataTraffic weights(LayerBytesOfRank(job, is_moe), job);
-  const DataTraffic gradients(TrainedLayerParametersOfRank(job, is_moe), job);
+  const DataTraffic weights(bytes, job);
+  const DataTraffic gradients(trained, job);
   const double gather = weights.Seconds(CollectiveKind::kAllGather, 1);
   const double scatter = gradients.ScatterSeconds(s.gradient_reduce_bytes);
-  layer.forward = Sharded(layer.forward, gather, job.cluster);
-  layer.backward = Sharded(layer.backward, (s.zero == 3 ? gather : 0) + scatter,
-                           job.cluster);
-  return layer;
+  unit.forward = Sharded(unit.forward, gather, job.cluster);
+  unit.backward =
+      Sharded(unit.backward, (s.zero == 3 ? gather : 0) + scatter, job.cluster);
+  return unit;
+}
+
+UnitTime LayerWithSharding(const UnitTime& layer, const TrainingJob& job,
+                           bool is_moe) {
+  if (job.strategy.fsdp <= 1) return layer;
+  return WithSharding(layer, job, LayerBytesOfRank(job, is_moe),
+                      TrainedLayerParametersOfRank(job, is_moe));
+}
+
+// A tower without images does not run, so that nothing of it is gathered.
+UnitTime TowersWithSharding(const UnitTime& towers, const TrainingJob& job) {
+  if (job.strategy.fsdp <= 1 || job.strategy.images == 0 ||
+      job.shape.towers.empty()) {
+    return towers;
+  }
+  return WithSharding(towers, job, {.dense = 2 * TowerParametersOfRank(job)},
+                      {.dense = TrainedTowerParametersOfRank(job)});
 }
 
 struct StageTime {
@@ -104,8 +125,9 @@ class StepPredictor {
       : job_(job), units_(units) {
     if (job.strategy.offloaded_layers > 0) memories_ = MemoriesOfLayers(job);
     const bool has_dense = !job.shape.IsMoe() || job.shape.dense_layers > 0;
-    if (has_dense) dense_ = WithSharding(units.dense, job, false);
-    if (job.shape.IsMoe()) moe_ = WithSharding(units.moe, job, true);
+    if (has_dense) dense_ = LayerWithSharding(units.dense, job, false);
+    if (job.shape.IsMoe()) moe_ = LayerWithSharding(units.moe, job, true);
+    towers_ = TowersWithSharding(units.towers, job);
   }
 
   StepTime Predict(const std::vector<StageKind>& stages,
@@ -122,6 +144,7 @@ class StepPredictor {
   const UnitTimes& units_;
   UnitTime dense_ = {};
   UnitTime moe_ = {};
+  UnitTime towers_ = {};
   LayerMemories memories_ = {};  // set if some layers are offloaded
 };
 
@@ -154,7 +177,10 @@ StageTime StepPredictor::TimeOfStage(const StageContent& stage) const {
     time.unit.recomputation =
         time.unit.recomputation * (recomputed_layers / layers);
   }
-  if (stage.has_embedding) time.unit += units_.embedding;
+  if (stage.has_embedding) {
+    time.unit += units_.embedding;
+    time.unit += towers_;
+  }
   if (stage.has_logits) {
     time.unit += units_.logits * static_cast<double>(stage.logits);
   }

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "costmodel/training/layer/rank_parameters.h"
+#include "costmodel/training/layer/tower_operations.h"
 
 namespace acplan::costmodel {
 namespace {
@@ -36,6 +37,25 @@ UnitTime TimeOfLayer(const TrainingJob& job, bool is_moe) {
   return time;
 }
 
+// Returns a frozen part's time: nothing before it is trained, so that it has no backward pass.
+UnitTime Frozen(UnitTime time) { return {.forward = time.forward}; }
+
+UnitTime TimeOfTowers(const TrainingJob& job) {
+  UnitTime sum;
+  if (job.strategy.images == 0) return sum;
+  for (const Tower& tower : job.shape.towers) {
+    const TrainingJob layers = JobOfTower(job, tower);
+    UnitTime stack =
+        TimeOfLayer(layers, false) * static_cast<double>(tower.stack->layers);
+    stack += TimeOfUnit(PatchOperations(job, tower), layers, false);
+    const UnitTime projector =
+        TimeOfUnit(ProjectorOperations(job, tower), layers, false);
+    sum += TrainsTowers(job.strategy) ? stack : Frozen(stack);
+    sum += TrainsProjectors(job.strategy) ? projector : Frozen(projector);
+  }
+  return sum;
+}
+
 }  // namespace
 
 UnitKey UnitKeyOf(const TrainingStrategy& strategy) {
@@ -60,6 +80,7 @@ UnitTimes TimesOfUnits(const TrainingJob& job) {
   times.embedding =
       TimeOfUnit(EmbeddingOperations(shape, job.strategy), job, false);
   times.logits = TimeOfUnit(LogitsOperations(shape, job.strategy), job, false);
+  times.towers = TimeOfTowers(job);
   return times;
 }
 

@@ -39,6 +39,7 @@ struct UnitTimes {
   UnitTime moe = {};
   UnitTime embedding = {};
   UnitTime logits = {};
+  UnitTime towers = {};  // all of them, for the images of a microbatch
 };
 UnitTimes TimesOfUnits(const TrainingJob& job);
 

@@ -261,20 +261,18 @@ TEST(HuggingFaceConfigs, ReadLettersOfWindows) {
 }
 
 TEST(HuggingFaceConfigs, ReadTheTextOfAModelOfSeveralParts) {
-  const ModelConfig read = ParseModelConfig(
+  const ModelShape shape = ParseHuggingFaceConfig(
       R"({"model_type": "llava", "text_config": {"model_type": "gemma3_text",
           "num_hidden_layers": 34, "hidden_size": 2560,
           "intermediate_size": 10240, "sliding_window": 1024},
-          "vision_config": {"hidden_size": 7}, "image_token_id": 5})",
+          "image_token_id": 5})",
       "c");
   // Values that the file lacks are the type's: 8 heads of 256, 262,208 tokens.
-  EXPECT_EQ(read.shape.heads, 8);
-  EXPECT_EQ(read.shape.head_dim, 256);
-  EXPECT_EQ(read.shape.full_layers, 5);
-  EXPECT_TRUE(read.shape.is_tied);
-  EXPECT_EQ(CountParameters(read.shape), 3'880'263'168);
-  EXPECT_THAT(read.notes, ElementsAre("the estimate covers the text model; "
-                                      "vision_config is not included"));
+  EXPECT_EQ(shape.heads, 8);
+  EXPECT_EQ(shape.head_dim, 256);
+  EXPECT_EQ(shape.full_layers, 5);
+  EXPECT_TRUE(shape.is_tied);
+  EXPECT_EQ(CountParameters(shape), 3'880'263'168);
 }
 
 TEST(HuggingFaceConfigs, RefuseKeysThatAreNotUnderstood) {

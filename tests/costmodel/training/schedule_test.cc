@@ -159,6 +159,41 @@ TEST(PipelineSchedule, VSchedulesPayForMemoryWithTime) {
 
 // Table 2 of the DeepSeek-V3 report, F = 1, B = 2 of which W = 1, both at once
 // 3: (PP / 2 - 1) (3 + 2 - 3).
+// The lengths are those of the schedules that the generator of the papers' authors finds
+// (v_auto_schedule.py in sail-sg/zero-bubble-pipeline-parallelism) for the passes of a chunk
+// with as many activations as MicrobatchesInFlight has.
+TEST(PipelineSchedule, VSchedulesTakeAsLongAsThoseOfTheirAuthors) {
+  struct KnownLength {
+    int64_t stages, microbatches;
+    double forward, backward, weights, half_length, least_length;
+  };
+  constexpr KnownLength kKnown[] = {
+      {4, 12, 1, 1, 1, 77, 83},        {4, 12, 10, 12, 8, 796, 956},
+      {4, 12, 10, 10, 8, 732, 824},    {4, 12, 10, 14, 10, 898, 1094},
+      {4, 12, 10, 20, 10, 1100, 1510}, {8, 24, 1, 1, 1, 161, 167},
+      {8, 24, 10, 12, 8, 1670, 1924},  {8, 24, 10, 10, 8, 1534, 1656},
+  };
+  for (const KnownLength& run : kKnown) {
+    TrainingStrategy s = Piped().strategy;
+    s.gpus = s.pipeline = run.stages;
+    s.chunks = 2;
+    s.global_batch = run.microbatches;
+    const double total = 2 * (run.forward + run.backward + run.weights);
+    const std::vector<ScheduledStages> stages = {
+        {.total = total,
+         .backward = 2 * (run.backward + run.weights),
+         .weights = 2 * run.weights,
+         .count = static_cast<double>(run.stages)}};
+    const auto length = [&](PipelineSchedule schedule) {
+      s.schedule = schedule;
+      return static_cast<double>(run.microbatches) * total +
+             BubbleSeconds(s, stages);
+    };
+    EXPECT_NEAR(length(PipelineSchedule::kHalfV) / run.half_length, 1.02, .04);
+    EXPECT_NEAR(length(PipelineSchedule::kMinV) / run.least_length, 1.03, .04);
+  }
+}
+
 TEST(PipelineSchedule, BubbleOfDualPipeIsThatOfItsTable) {
   // A stage there has one part of the model in each direction.
   const TrainingStrategy strategy{.pipeline = 8,
