@@ -51,8 +51,10 @@ def test_a_device_may_be_named() -> None:
     assert gpu["name"] == "rtx4090"
     assert plan.budget_bytes == gpu["capacity_bytes"] - gpu["context_bytes"]
     with DEVICE_MEMORY.open(newline="") as file:
-        names = {row["gpu"] for row in csv.DictReader(file)}
-    assert acplan.DEVICES.keys() <= names
+        rows = list(csv.DictReader(file))
+    names = {row["gpu"] for row in rows}
+    aliases = {alias.lower() for row in rows for alias in row["aliases"].split()}
+    assert acplan.DEVICES.keys() <= names | aliases
 
 
 def test_a_tight_device_recomputes(trace: acplan.Trace) -> None:
