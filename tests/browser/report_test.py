@@ -591,6 +591,8 @@ def big_trace(layers: int) -> dict:
         }
         for k in range(forward, count)
     ]
+    for key in ("model_tensors", "inputs", "host"):  # of the model whose trace it was
+        del trace[key]
     trace.update(
         forward_end=forward,
         backward_end=count,
