@@ -112,6 +112,16 @@ def test_recurrent_layers_keep_what_a_gpu_was_asked_for(layer: Any, reserved: in
 
 
 @needs_no_cuda
+def test_an_lstm_keeps_less_in_16_bits() -> None:
+    with torch.device("meta"):
+        layer = torch.nn.LSTM(123, 320, 4, dtype=torch.bfloat16)
+        x = torch.empty(1000, 25, 123, dtype=torch.bfloat16)
+    traced = trace(Calling(layer, lambda m, x: m(x)[0]), x, device="rtx3090")
+    reserved = 1000 * 25 * 320 * (4 * 1 + 3) * 2
+    assert reserved in {storage["bytes"] for storage in traced.data["storages"]}
+
+
+@needs_no_cuda
 def test_half_precision_batch_norm_by_its_weights() -> None:
     norm = Calling(torch.nn.BatchNorm2d(8), lambda m, x: m(x.half()))
     assert "cudnn_batch_norm" in operators(norm, *_IMAGE)

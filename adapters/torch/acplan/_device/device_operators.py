@@ -185,8 +185,10 @@ def _gru_cell_backward(grad_hy: torch.Tensor, workspace: torch.Tensor, has_bias:
 
 # The values that cuDNN keeps of each element of a layer's state, by the mode that PyTorch gives
 # (relu, tanh, LSTM, GRU): those of LSTM and GRU follow from reserves that were
-# measured (docs/workspaces.md), those of plain layers are the least that backward can need.
+# measured in float32, that of an LSTM in 16 bits from batches that ran or did not
+# (docs/workspaces.md), those of plain layers are the least that backward can need.
 _RESERVED_VALUES = (1, 1, 5, 6)
+_RESERVED_VALUES_OF_16_BITS = (1, 1, 1, 6)
 
 
 def _reserve_bytes(
@@ -195,7 +197,8 @@ def _reserve_bytes(
     """Returns the bytes that backward reads of the forward pass: the values of each layer, and
     the outputs of all but the last."""
     steps = input.numel() // input.shape[-1]
-    values = num_layers * _RESERVED_VALUES[mode] + num_layers - 1
+    of_layer = _RESERVED_VALUES if input.element_size() > 2 else _RESERVED_VALUES_OF_16_BITS
+    values = num_layers * of_layer[mode] + num_layers - 1
     return steps * directions * hidden_size * values * input.element_size()
 
 
