@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from acplan import AcplanError, trace
+from acplan._base.tensors import block_bytes
 from acplan._device.device_operators import KERNELS_OF_CUDA
 from acplan._device.devices import DEVICES, OperatorRun
 from acplan._device.fake_cuda import fake_cuda
@@ -112,13 +113,18 @@ def test_recurrent_layers_keep_what_a_gpu_was_asked_for(layer: Any, reserved: in
 
 
 @needs_no_cuda
-def test_an_lstm_keeps_less_in_16_bits() -> None:
+@pytest.mark.parametrize("autocast", ["fp16", "bf16"])
+def test_autocast_runs_recurrent_layers_in_float16(autocast: str) -> None:
     with torch.device("meta"):
-        layer = torch.nn.LSTM(123, 320, 4, dtype=torch.bfloat16)
-        x = torch.empty(1000, 25, 123, dtype=torch.bfloat16)
-    traced = trace(Calling(layer, lambda m, x: m(x)[0]), x, device="rtx3090")
-    reserved = 1000 * 25 * 320 * (4 * 1 + 3) * 2
-    assert reserved in {storage["bytes"] for storage in traced.data["storages"]}
+        layer, x = torch.nn.LSTM(123, 320, 4), torch.empty(1000, 25, 123)
+    traced = trace(Calling(layer, lambda m, x: m(x)[0]), x, device="rtx3090", autocast=autocast)
+    sizes = {storage["bytes"] for storage in traced.data["storages"]}
+    weights = sum(w.numel() for w in layer.parameters())
+    output = 1000 * 25 * 320
+    # The reserve, a flat copy of the weights, and the output.
+    assert {736_000_000 // 2, block_bytes(2 * weights), 2 * output} <= sizes
+    casts = [o["name"] for o in traced.data["operators"]].count("aten._to_copy.default")
+    assert casts >= 3 + 16  # input and states; gradients of the weights
 
 
 @needs_no_cuda

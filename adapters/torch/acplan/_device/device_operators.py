@@ -3,6 +3,7 @@ which PyTorch has only kernels, and the operators that it has on CUDA alone."""
 
 import contextlib
 import importlib
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,11 +19,14 @@ from acplan._base.patching import set_attribute
 _aten = torch.ops.aten
 Fake = Callable[..., Any]
 
+_AUTOCAST = "AutocastCUDA"
+
 # torch.optim does not have the first as an attribute.
 _MODULES_OF_LISTS = ("torch.optim.optimizer", "torch.utils._foreach_utils")
 
 # The operators of native_functions.yaml that have a kernel for CUDA and a composite one for all
 # other devices: without the kernel, PyTorch would run the operators of the composite.
+_AUTOCAST = "AutocastCUDA"
 KERNELS_OF_CUDA = ("_fused_rms_norm", "mish_backward", "silu_backward")
 
 
@@ -64,10 +68,46 @@ def operators_of_cuda() -> Iterator[None]:
         for name in KERNELS_OF_CUDA:
             if hasattr(_aten, name) and not _has_cuda_kernel(name):
                 library.impl(name, _never_runs, "CUDA")
+        if not torch._C._dispatch_has_kernel_for_dispatch_key("aten::_cudnn_rnn", _AUTOCAST):
+            library.impl("_cudnn_rnn", _cast_rnn, _AUTOCAST)
         with set_attribute(fake_tensor, "run_fallback_kernel", _on_the_cpu):
             yield
     finally:
         library._destroy()
+
+
+# aten/src/ATen/cudnn/AutocastRNN.cpp: to float16, whatever autocast's data type.
+def _cast_rnn(
+    input: torch.Tensor,
+    weight: list[torch.Tensor],
+    weight_stride0: int,
+    weight_buf: torch.Tensor | None,
+    hx: torch.Tensor,
+    cx: torch.Tensor | None,
+    *rest: Any,
+) -> Any:
+    """Runs a recurrent layer with its input and states in float16, and with weights that are
+    views of a flat copy in float16. Autograd sees the copies."""
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
+    half: dict[str, Any] = {"dtype": torch.float16, "device": input.device}
+    with torch._C._ExcludeDispatchKeyGuard(keys):
+        if weight[0].dtype not in (torch.float16, torch.float64):
+            weight_buf = torch.zeros(sum(map(torch.numel, weight)), **half)
+            flat = weight_buf.untyped_storage()
+            place: Any = torch.Tensor.set_
+            starts = itertools.accumulate(map(torch.numel, weight), initial=0)
+            parts = [
+                place(torch.empty(0, **half), flat, start, w.shape)
+                for start, w in zip(starts, weight)
+            ]
+            weight = [part.copy_(w) for part, w in zip(parts, weight, strict=True)]
+        states = [
+            state if state is None or state.dtype == torch.float64 else state.half()
+            for state in (input, hx, cx)
+        ]
+        return _aten._cudnn_rnn(
+            states[0], weight, weight_stride0, weight_buf, states[1], states[2], *rest
+        )
 
 
 def _has_cuda_kernel(name: str) -> bool:
@@ -185,10 +225,8 @@ def _gru_cell_backward(grad_hy: torch.Tensor, workspace: torch.Tensor, has_bias:
 
 # The values that cuDNN keeps of each element of a layer's state, by the mode that PyTorch gives
 # (relu, tanh, LSTM, GRU): those of LSTM and GRU follow from reserves that were
-# measured in float32, that of an LSTM in 16 bits from batches that ran or did not
-# (docs/workspaces.md), those of plain layers are the least that backward can need.
+# measured (docs/workspaces.md), those of plain layers are the least that backward can need.
 _RESERVED_VALUES = (1, 1, 5, 6)
-_RESERVED_VALUES_OF_16_BITS = (1, 1, 1, 6)
 
 
 def _reserve_bytes(
@@ -197,8 +235,7 @@ def _reserve_bytes(
     """Returns the bytes that backward reads of the forward pass: the values of each layer, and
     the outputs of all but the last."""
     steps = input.numel() // input.shape[-1]
-    of_layer = _RESERVED_VALUES if input.element_size() > 2 else _RESERVED_VALUES_OF_16_BITS
-    values = num_layers * of_layer[mode] + num_layers - 1
+    values = num_layers * _RESERVED_VALUES[mode] + num_layers - 1
     return steps * directions * hidden_size * values * input.element_size()
 
 
