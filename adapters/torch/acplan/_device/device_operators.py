@@ -77,17 +77,10 @@ def operators_of_cuda() -> Iterator[None]:
 
 
 # aten/src/ATen/cudnn/AutocastRNN.cpp: to float16, whatever autocast's data type.
-def _cast_rnn(
-    input: torch.Tensor,
-    weight: list[torch.Tensor],
-    weight_stride0: int,
-    weight_buf: torch.Tensor | None,
-    hx: torch.Tensor,
-    cx: torch.Tensor | None,
-    *rest: Any,
-) -> Any:
+def _cast_rnn(input: torch.Tensor, weight: list[torch.Tensor], *arguments: Any) -> Any:
     """Runs a recurrent layer with its input and states in float16, and with weights that are
     views of a flat copy in float16. Autograd sees the copies."""
+    weight_stride0, weight_buf, hx, cx, *rest = arguments
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
     half: dict[str, Any] = {"dtype": torch.float16, "device": input.device}
     with torch._C._ExcludeDispatchKeyGuard(keys):
