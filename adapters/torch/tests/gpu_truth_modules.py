@@ -111,12 +111,14 @@ class _Call(nn.Module):
     ) -> torch.Tensor:
         y = self.module(*self.leaves, *others)
         if self._harness.is_loss:
-            return y  # type: ignore[no-any-return]
+            loss: torch.Tensor = y
+            return loss
         outputs = [self._save(output) for output in _outputs(y)]
         if self._harness.sums_output:
             return outputs[0].sum()
-        loss: torch.Tensor = _Gradients.apply(*outputs, *gradients)  # type: ignore[no-untyped-call]
-        return loss
+        # PyTorch leaves apply untyped.
+        with_gradients: torch.Tensor = _Gradients.apply(*outputs, *gradients)  # type: ignore[no-untyped-call]
+        return with_gradients
 
 
 class _ForwardAlone(nn.Module):

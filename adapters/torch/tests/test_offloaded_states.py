@@ -118,7 +118,7 @@ class _Fetched(TorchDispatchMode):
     """Lists the bytes of fetched states that there are after each operator."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # untyped in PyTorch
         self.sizes: list[int] = []
         self._alive: dict[int, tuple[weakref.ref[Any], int]] = {}
 

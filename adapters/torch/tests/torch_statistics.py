@@ -239,7 +239,7 @@ class _Parts(TorchDispatchMode):
     """Adds up the times of operators."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # untyped in PyTorch
         self.ms = 0.0
 
     def __torch_dispatch__(
