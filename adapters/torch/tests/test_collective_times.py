@@ -11,7 +11,7 @@ from acplan._device.collective_times import Link, _ring_seconds, link_of
 
 parallel = pytest.importorskip("torch.distributed.tensor.parallel")
 
-_LINK = Link(domain=8, near_rate=300e9, far_rate=40e9, far_latency=15e-6)
+_LINK = Link(8, near_rate=300e9, near_latency=6e-6, far_rate=40e9, far_latency=15e-6)
 
 
 def test_a_ring_inside_of_a_node_sends_all_but_its_own_part() -> None:

@@ -12,8 +12,8 @@ from acplan import AcplanError
 from acplan._base import host_copies
 from acplan._base.host_link import Queues
 from acplan._base.host_links import host_links
-from acplan._device.collective_times import accelerators
 from acplan._device.devices import DEVICES
+from acplan._device.gpu_table import accelerators
 from acplan._graphs.remat import evaluate_graph
 from offloading import Device, LateQueues, Streams
 from test_compiled import CASES, _case, _compiled

@@ -27,18 +27,47 @@ std::string Name(const JsonField& object) {
   return name;
 }
 
-double Sourced(const JsonField& object, std::string_view key, double least,
-               double most) {
+double InRange(const JsonField& field, double least, double most) {
+  const double number = field.Number();
+  if (number < least || number > most) {
+    field.Fail(fmt::format("a number from {:g} to {:g}", least, most));
+  }
+  return number;
+}
+
+// Returns the value of a figure that has a source.
+JsonField SourcedValue(const JsonField& object, std::string_view key) {
   const JsonField field = object.Get(key);
   if (field.Get("from").String().empty()) {
     field.Get("from").Fail("the source of the number");
   }
-  const JsonField value = field.Get("value");
-  const double number = value.Number();
-  if (number < least || number > most) {
-    value.Fail(fmt::format("a number from {:g} to {:g}", least, most));
+  return field.Get("value");
+}
+
+double Sourced(const JsonField& object, std::string_view key, double least,
+               double most) {
+  return InRange(SourcedValue(object, key), least, most);
+}
+
+KernelConstants ReadKernels(const JsonField& field) {
+  KernelConstants kernels{
+      .tile_overhead = Sourced(field, "tile_overhead", 0, 1e4),
+      .idle_share = Sourced(field, "idle_share", 0, 1),
+      .small_head_share = Sourced(field, "small_head_share", .01, 1),
+      .nvlink_latency = Sourced(field, "nvlink_latency_us", 0, 1e4) * 1e-6};
+  const JsonField tiles = SourcedValue(field, "tiles");
+  const std::vector<JsonField> rows = tiles.Elements();
+  if (rows.size() != kernels.tiles.size()) {
+    tiles.Fail(fmt::format("{} sizes of tiles", kernels.tiles.size()));
   }
-  return number;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const std::vector<JsonField> figures = rows[i].Elements();
+    if (figures.size() != 3) rows[i].Fail("rows, columns and share of a tile");
+    kernels.tiles.at(i) = {.rows = InRange(figures[0], 1, 1e4),
+                           .columns = InRange(figures[1], 1, 1e4),
+                           .share = InRange(figures[2], .01, 1)};
+  }
+  return kernels;
 }
 
 Accelerator ReadAccelerator(const JsonField& field) {
@@ -155,6 +184,7 @@ TrainingSystems ParseTrainingSystems(std::string_view text,
   }
   if (systems.stacks.empty())
     stacks.Fail("at least one generation of software");
+  systems.kernels = ReadKernels(root.Get("kernels"));
   return systems;
 }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "costmodel/training/hardware/model_constants.h"
 #include "costmodel/training/hardware/product_precision.h"
 #include "graph/device/device_table.h"
 
@@ -61,6 +62,7 @@ struct SoftwareStack {
 };
 
 struct TrainingSystems {
+  KernelConstants kernels = {};
   std::vector<Accelerator> accelerators = {};
   std::vector<SoftwareStack> stacks = {};
 };

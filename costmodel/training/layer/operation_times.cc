@@ -13,20 +13,11 @@
 #include "costmodel/training/layer/operation_times.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 namespace acplan::costmodel {
 namespace {
 
-// A size of tiles, and the share of the peak that it reaches, relative to the largest size.
-struct Tile {
-  double rows;
-  double columns;
-  double share;
-};
-constexpr std::array<Tile, 4> kTiles = {
-    {{256, 128, 1}, {128, 128, .92}, {128, 64, .75}, {64, 64, .55}}};
 // The products of FlashAttention's backward pass relative to those of the forward pass.
 constexpr double kBackwardAttention = 2.5;
 double GraphShare(const TrainingJob& job) {
@@ -57,7 +48,7 @@ double AttentionSeconds(double flops, const TrainingJob& job) {
                            ? gpu.flash_new_share
                            : gpu.flash_share;
   const double small =
-      job.shape.QueryDim() < 128 ? job.cluster.constants.small_head_share : 1;
+      job.shape.QueryDim() < 128 ? job.cluster.kernels.small_head_share : 1;
   return flops /
          (gpu.bf16_rate * share * small * job.cluster.stack.attention_factor);
 }
@@ -132,7 +123,7 @@ double AllToAllSeconds(double bytes, RankGroup group, const TrainingJob& job,
                                   : cluster.stack.network_share);
   const double copies = is_dispatch ? CopiesSent(job, nodes) : 1;
   const double near = bytes * (ranks_inside - 1) / ranks_inside / nvlink;
-  if (nodes <= 1) return near + cluster.constants.nvlink_latency;
+  if (nodes <= 1) return near + cluster.kernels.nvlink_latency;
   const double far = bytes * copies * (nodes - 1) / nodes / network;
   return std::max(near, far) + cluster.stack.network_latency;
 }
@@ -153,23 +144,23 @@ double ProductSeconds(const MatrixProduct& p, const TrainingJob& job,
                       double output_width) {
   if (p.groups == 0) return 0;
   const Accelerator& gpu = job.cluster.gpu;
-  const ModelConstants& constants = job.cluster.constants;
+  const KernelConstants& kernels = job.cluster.kernels;
   const bool is_low = p.is_low_precision && job.strategy.IsLowPrecision();
   const double peak = is_low ? gpu.Rate(job.strategy.precision) : gpu.bf16_rate;
   const bool is_rowwise =
       is_low && job.strategy.precision == ProductPrecision::kFp8Rowwise;
   const double rate = peak * job.cluster.stack.product_factor *
                       (is_low ? gpu.fp8_product_share : gpu.product_share) *
-                      (is_rowwise ? constants.rowwise_share : 1);
+                      (is_rowwise ? job.cluster.constants.rowwise_share : 1);
   double best = 0;
-  for (const Tile& tile : kTiles) {
+  for (const Tile& tile : kernels.tiles) {
     const double tiles = p.groups * std::ceil(p.rows / tile.rows) *
                          std::ceil(p.columns / tile.columns);
     const double full = tiles / gpu.multiprocessors;
     const double waves =
-        std::max(1.0, full + constants.idle_share * (std::ceil(full) - full));
+        std::max(1.0, full + kernels.idle_share * (std::ceil(full) - full));
     const double wave = 2 * tile.rows * tile.columns *
-                        (p.inner + constants.tile_overhead) *
+                        (p.inner + kernels.tile_overhead) *
                         gpu.multiprocessors / (rate * tile.share);
     const double seconds = waves * wave;
     if (best == 0 || seconds < best) best = seconds;
@@ -194,7 +185,7 @@ double CollectiveSeconds(CollectiveKind kind, double bytes, RankGroup group,
   const double nodes = size / ranks_inside;
   const double nvlink = cluster.gpu.nvlink_rate * cluster.gpu.nvlink_share;
   double seconds = bytes * (size - 1) / size / nvlink +
-                   cluster.constants.nvlink_latency * std::log2(size);
+                   cluster.kernels.nvlink_latency * std::log2(size);
   if (nodes > 1) {
     const double network =
         ranks_inside * cluster.network_rate * cluster.stack.network_share;
@@ -214,7 +205,7 @@ double MessageSeconds(double bytes, const TrainingJob& job) {
   const double rate = is_near
                           ? cluster.gpu.nvlink_rate * cluster.gpu.nvlink_share
                           : cluster.network_rate * cluster.stack.network_share;
-  return bytes / rate + (is_near ? cluster.constants.nvlink_latency
+  return bytes / rate + (is_near ? cluster.kernels.nvlink_latency
                                  : cluster.stack.network_latency);
 }
 

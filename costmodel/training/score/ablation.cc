@@ -18,7 +18,7 @@ TrainingJob WithoutIteration(TrainingJob job) {
 
 TrainingJob WithoutLatency(TrainingJob job) {
   job.cluster.stack.network_latency = 0;
-  job.cluster.constants.nvlink_latency = 0;
+  job.cluster.kernels.nvlink_latency = 0;
   return job;
 }
 
@@ -54,8 +54,8 @@ TrainingJob WithoutGraphs(TrainingJob job) {
 }
 
 TrainingJob WithoutWaves(TrainingJob job) {
-  job.cluster.constants.tile_overhead = 0;
-  job.cluster.constants.idle_share = 0;
+  job.cluster.kernels.tile_overhead = 0;
+  job.cluster.kernels.idle_share = 0;
   return job;
 }
 
@@ -72,7 +72,7 @@ TrainingJob WithoutTokensOnce(TrainingJob job) {
 
 TrainingJob WithoutSlowKernels(TrainingJob job) {
   job.cluster.constants.rowwise_share = 1;
-  job.cluster.constants.small_head_share = 1;
+  job.cluster.kernels.small_head_share = 1;
   return job;
 }
 

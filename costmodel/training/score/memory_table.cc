@@ -234,7 +234,8 @@ TrainingJob JobOfReading(const graph::CsvRow& row,
   job.shape = ShapeOf(arguments, job.strategy.tensor);
   job.strategy = WithLayout(std::move(job.strategy), arguments, job.shape);
   job.cluster = {.gpu = AcceleratorOf(row, systems),
-                 .stack = FindStack(systems, "Megatron-Core dev")};
+                 .stack = FindStack(systems, "Megatron-Core dev"),
+                 .kernels = systems.kernels};
   CheckStrategy(job.shape, job.strategy, row.Text("id"));
   return job;
 }

@@ -209,7 +209,8 @@ TrainingStrategy StrategyOfRow(const CsvRow& row) {
 Cluster ClusterOfRow(const CsvRow& row, const TrainingSystems& systems,
                      int64_t gpus) {
   Cluster cluster{.gpu = FindAccelerator(systems, row.Text("gpu")),
-                  .stack = FindStack(systems, row.Text("software"))};
+                  .stack = FindStack(systems, row.Text("software")),
+                  .kernels = systems.kernels};
   // NVLink joins at least the GPUs of a node. In racks of 72, jobs of powers of two use 64.
   cluster.domain = std::max(row.WholeOr("nvlink_domain", 0, 8),
                             row.WholeOr("gpus_per_node", 1, 8));

@@ -46,7 +46,8 @@ Cluster ClusterOf(const SettingValues& values, const TrainingSystems& systems,
                   int64_t gpus) {
   if (!values.Has("gpu")) values.Fail("gpu", "a GPU, such as H100");
   Cluster cluster{.gpu = FindAccelerator(systems, values.Text("gpu")),
-                  .stack = SoftwareOf(values, systems)};
+                  .stack = SoftwareOf(values, systems),
+                  .kernels = systems.kernels};
   cluster.domain = values.Whole("nvlink_domain", cluster.gpu.nvlink_domain);
   // In racks of 72, jobs of more than a rack use 64 GPUs, since degrees are powers of two.
   if (cluster.domain == 72 && gpus > 64) cluster.domain = 64;

@@ -15,6 +15,7 @@ struct Cluster {
   SoftwareStack stack = {};
   int64_t domain = 8;       // the GPUs that NVLink joins
   double network_rate = 0;  // nominal, bytes per second and GPU, one direction
+  KernelConstants kernels = {};
   ModelConstants constants = {};
 };
 

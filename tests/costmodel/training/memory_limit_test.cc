@@ -44,13 +44,14 @@ double PyTorchBytesOf(const TrainingJob& job) {
   return PyTorchBytes(LimitOfGpu(job.cluster.gpu), job);
 }
 
-// Every GPU of the cost model is in the table of devices, under a name or an alias.
+// Every GPU of the cost model is in the table of devices, under a name or an alias. ECC
+// takes a sixteenth of GDDR memory.
 TEST(MemoryLimit, KnowsEachGpuOfTheModel) {
   for (const Accelerator& gpu : Offered().accelerators) {
     ASSERT_TRUE(gpu.offer.has_value());
     EXPECT_NE(gpu.offer->architecture, "") << gpu.name;
     EXPECT_LT(gpu.offer->AvailableBytes(), gpu.memory);
-    EXPECT_GT(gpu.offer->AvailableBytes(), .97 * gpu.memory) << gpu.name;
+    EXPECT_GT(gpu.offer->AvailableBytes(), .89 * gpu.memory) << gpu.name;
   }
 }
 

@@ -401,7 +401,7 @@ TEST(ContextExchange, RingsHideAndAllToAllSendsLess) {
   const double gathered = 2 * rows * 16 * 128;
   const double rate =
       job.cluster.gpu.nvlink_rate * job.cluster.gpu.nvlink_share;
-  const double latency = job.cluster.constants.nvlink_latency;
+  const double latency = job.cluster.kernels.nvlink_latency;
   const double microbatches = 64.0 / 2;
   const double once = .75 * gathered / rate + 2 * latency;
   EXPECT_NEAR(context(kAllGather, 8192) / (microbatches * 32 * 3 * once), 1,

@@ -132,7 +132,7 @@ INSTANTIATE_TEST_SUITE_P(
         WrongCell{"PrecisionOfGpu",
                   {{"precision", "nvfp4"}},
                   "has no products in this precision; use bf16"},
-        WrongCell{"Gpu", {{"gpu", "TPUv5"}}, "gpu: expected one of A100"},
+        WrongCell{"Gpu", {{"gpu", "TPUv5"}}, "gpu: expected one of T4"},
         WrongCell{"Software",
                   {{"software", "Megatrn-LM"}},
                   R"((the nearest: Megatron-LM), found "Megatrn-LM")"},
@@ -284,7 +284,7 @@ INSTANTIATE_TEST_SUITE_P(
                      "none of optimizer, which is not in the model"},
         WrongReading{"platform", "tpu",
                      "platform: expected dgx_ followed by a GPU"},
-        WrongReading{"platform", "dgx_v100", "gpu: expected one of A100"},
+        WrongReading{"platform", "dgx_k80", "gpu: expected one of T4"},
         WrongReading{"precision", "fp32", "precision: expected bf16 or fp16"},
         WrongReading{"tp", "3", "tp x pp x cp: expected a divisor of 8"},
         WrongReading{"layers", "", "layers: expected a whole number"},
@@ -332,6 +332,23 @@ TEST(TrainingSystems, EachNumberSaysWhereItIsFrom) {
               HasSubstr("software"));
 }
 
+TEST(TrainingSystems, KernelsHaveFourTiles) {
+  nlohmann::json systems = nlohmann::json::parse(
+      graph::ReadFile(ACPLAN_DATA_DIR "/training/systems.json"));
+  nlohmann::json& tiles = systems["kernels"]["tiles"]["value"];
+  tiles[1][2] = 0;
+  EXPECT_THAT(ComplaintOfSystems(systems.dump()),
+              HasSubstr("kernels.tiles.value[1][2]: expected a number from"));
+  tiles[1].erase(2);
+  EXPECT_THAT(ComplaintOfSystems(systems.dump()),
+              HasSubstr("expected rows, columns and share of a tile"));
+  tiles.erase(1);
+  EXPECT_THAT(ComplaintOfSystems(systems.dump()),
+              HasSubstr("expected 4 sizes of tiles"));
+  systems.erase("kernels");
+  EXPECT_THAT(ComplaintOfSystems(systems.dump()), HasSubstr("kernels"));
+}
+
 TEST(TrainingSystems, LongestNameThatFitsIsTaken) {
   EXPECT_EQ(FindAccelerator(Systems(), "H100-SXM5-96GB-HBM2e-500W").memory_rate,
             2.4e12);
@@ -358,8 +375,8 @@ TEST(TrainingSystems, NamesOfOtherGpusAreRefused) {
               HasSubstr("did you mean A100-SXM4-40GB?"));
   EXPECT_THAT(ComplaintOfGpu("H10"),
               HasSubstr("found \"H10\"; did you mean H100?"));
-  EXPECT_THAT(ComplaintOfGpu("B"), HasSubstr("gpu: expected one of A100"));
-  EXPECT_THAT(ComplaintOfGpu(""), HasSubstr("gpu: expected one of A100"));
+  EXPECT_THAT(ComplaintOfGpu("B"), HasSubstr("gpu: expected one of T4"));
+  EXPECT_THAT(ComplaintOfGpu(""), HasSubstr("gpu: expected one of T4"));
 }
 
 }  // namespace

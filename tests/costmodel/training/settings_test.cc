@@ -267,7 +267,7 @@ INSTANTIATE_TEST_SUITE_P(
         WrongSetting{"NoGpus", R"({"gpu": "H100"})",
                      "gpus: expected the number of GPUs"},
         WrongSetting{"UnknownGpu", R"({"gpu": "TPU", "gpus": 8})",
-                     "gpu: expected one of A100"},
+                     "gpu: expected one of T4"},
         Dense("UnknownKey", R"("tensor_model_paralel_size": 2)",
               "near: tensor_model_parallel_size"),
         Dense("ValueOfNoKind", R"("tp": [1])", "s.json: tp"),

@@ -27,7 +27,8 @@ inline TrainingJob Llama8B() {
   job.cluster = {.gpu = FindAccelerator(kSystems, "H100-SXM5-80GB"),
                  .stack = FindStack(kSystems, "Megatron-Core"),
                  .domain = 8,
-                 .network_rate = 50e9};
+                 .network_rate = 50e9,
+                 .kernels = kSystems.kernels};
   return job;
 }
 

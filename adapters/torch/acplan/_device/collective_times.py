@@ -7,23 +7,18 @@ passes the network, over as many rails as the group has ranks in a node.
 """
 
 import functools
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
-from acplan._base.package import shared_file
 from acplan._base.process_groups import group_of
 from acplan._base.tensors import tensors_of
+from acplan._device.gpu_table import accelerators, kernel_figure, software_figure
 from acplan._device.product_times import bytes_of
 
-# Seconds for each doubling of the ranks on NVLink (hardware/model_constants.h).
-_NEAR_LATENCY = 6e-6
 _SOFTWARE = "torchtitan"
-# A card with PCIe alone.
-_PCIE = "A100-PCIE"
 
 
 class Link(NamedTuple):
@@ -31,33 +26,22 @@ class Link(NamedTuple):
 
     domain: int  # the GPUs that NVLink joins
     near_rate: float
+    near_latency: float  # for each doubling of the ranks
     far_rate: float  # of the network, for each GPU
     far_latency: float
 
 
 @functools.cache
-def _systems() -> Any:
-    return json.loads(shared_file("data/training/systems.json").read_text())
-
-
-@functools.cache
-def accelerators() -> Mapping[str, Any]:
-    """Returns the GPUs of the training cost model by name, as data/training/systems.json has
-    them."""
-    return {gpu["name"]: gpu for gpu in _systems()["accelerators"]}
-
-
-@functools.cache
 def link_of(accelerator: str) -> Link:
-    """Returns the links of an accelerator of the training cost model; those of a card with PCIe
-    alone for ""."""
-    gpu = accelerators()[accelerator or _PCIE]
-    software = next(one for one in _systems()["software"] if one["name"] == _SOFTWARE)
+    """Returns the links of a GPU of the table."""
+    gpu = accelerators()[accelerator]
+    network_share = software_figure(_SOFTWARE, "network_share")
     return Link(
         domain=int(gpu["nvlink_domain"]["value"]),
         near_rate=gpu["nvlink_gbs"]["value"] * 1e9 * gpu["nvlink_share"]["value"],
-        far_rate=gpu["network_gbs"]["value"] * 1e9 * software["network_share"]["value"],
-        far_latency=software["network_latency_us"]["value"] * 1e-6,
+        near_latency=kernel_figure("nvlink_latency_us") * 1e-6,
+        far_rate=gpu["network_gbs"]["value"] * 1e9 * network_share,
+        far_latency=software_figure(_SOFTWARE, "network_latency_us") * 1e-6,
     )
 
 
@@ -81,7 +65,7 @@ def collective_seconds(
 def _ring_seconds(whole: int, ranks: Sequence[int], link: Link) -> float:
     size = len(ranks)
     nodes = len({rank // link.domain for rank in ranks})
-    seconds = whole * (size - 1) / size / link.near_rate + _NEAR_LATENCY * math.log2(size)
+    seconds = whole * (size - 1) / size / link.near_rate + link.near_latency * math.log2(size)
     if nodes > 1:
         rails = size / nodes
         steps = min(nodes - 1, 4 * math.log2(nodes))

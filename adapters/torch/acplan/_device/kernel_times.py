@@ -9,7 +9,7 @@ operator stays below these shares for its own reasons:
   small tile reaches a smaller share of the rate, and the last wave may leave multiprocessors
   idle. The library takes the fastest tile, and splits the sums of a product whose tiles are
   fewer than the multiprocessors. The tiles of 16-bit products are those of the training cost
-  model (costmodel/training/layer/operation_times.cc).
+  model, in the table of GPUs (data/training/systems.json).
 - Convolutions are products of the unfolded input. Tensor cores take channels last: in other
   layouts input and output are transposed first. A depthwise convolution is traffic; the
   gradient of its weights reads an element for each tap.
@@ -28,6 +28,7 @@ from typing import Any
 import torch
 
 from acplan._device.convolution_times import convolution_backward_seconds, convolution_seconds
+from acplan._device.gpu_table import kernel_figure
 from acplan._device.product_times import (
     FLOAT32_OVERHEAD,
     FLOAT32_TILES,
@@ -98,7 +99,7 @@ _FLASH_SHARE_FROM_HOPPER = 0.46  # written for the GPUs before
 _CUDNN_SHARE = 0.85
 _EFFICIENT_SHARE = 0.5
 _BACKWARD_SHARE = 0.83
-_SMALL_HEAD_SHARE = 0.8  # exponentials weigh more with fewer than 128 dimensions
+_SMALL_HEAD_SHARE: float = kernel_figure("small_head_share")  # fewer than 128 dimensions
 _QUERIES = 128  # of a block, that a multiprocessor computes
 
 

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from acplan._device.gpu_table import kernel_figure
+
 
 class Tile(NamedTuple):
     rows: int
@@ -14,17 +16,10 @@ class Tile(NamedTuple):
     """The share of the rate of products, relative to the largest tile's."""
 
 
-# These tiles, and the two values below, are those of the training cost model
-# (costmodel/training/layer/operation_times.cc, hardware/model_constants.h).
-TENSOR_CORE_TILES = (
-    Tile(256, 128, 1.0),
-    Tile(128, 128, 0.92),
-    Tile(128, 64, 0.75),
-    Tile(64, 64, 0.55),
-)
-TILE_OVERHEAD = 192
+TENSOR_CORE_TILES = tuple(Tile(*tile) for tile in kernel_figure("tiles"))
+TILE_OVERHEAD: float = kernel_figure("tile_overhead")
 """The loads before and stores after the inner loop of a tile, in steps of the loop."""
-IDLE_SHARE = 0.5
+IDLE_SHARE: float = kernel_figure("idle_share")
 """The share of the last wave's idle time that counts."""
 
 FLOAT32_TILES = (
