@@ -24,7 +24,7 @@ namespace acplan::problems {
 
 // Run-times that may be wrong by a factor (docs/formulation.md#times-that-are-wrong).
 struct TimesOffOptions {
-  double factor = 1.5;  // at least 1
+  graph::ByKind<double> factors = EqualFactors(1.5);  // at least 1
   bool is_robust =
       false;  // the plan that loses least, not the one that recomputes least
 };

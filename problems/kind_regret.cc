@@ -1,6 +1,7 @@
 #include "problems/kind_regret.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <optional>
 
@@ -55,7 +56,7 @@ RegretBounds RegretOf(const RatioBounds& step,
                            .recomputation = if_finite(recomputation.lower)}};
 }
 
-KindRegret::KindRegret(const graph::Trace& trace, double factor,
+KindRegret::KindRegret(const graph::Trace& trace, const ByKind<double>& factors,
                        double least_ms, TimedPlans& plans)
     : trace_(trace), plans_(plans), kinds_(graph::KindsOf(trace)) {
   const Reruns most = MostReruns(trace);
@@ -65,49 +66,56 @@ KindRegret::KindRegret(const graph::Trace& trace, double factor,
     step_of_kind_[kind] += ms;
     if (EndOf(op) <= trace.forward_end) most_of_kind_[kind] += ms * most[op];
   }
-  // The estimates themselves stand for both corners with one ratio for all kinds.
+  // The estimates themselves stand for all corners with one ratio for all kinds.
   Corner estimates{.bound_ms = least_ms, .knowledge = Knowledge::kSearched};
   for (size_t kind = 0; kind < kOperatorKinds; ++kind) {
     estimates.ratios[kind] = step_of_kind_[kind] > 0 ? 1 : 0;
     estimates.step_ms += step_of_kind_[kind];
   }
   corners_.push_back(estimates);
-  if (factor <= 1) return;
-  for (uint32_t subset = 1; subset + 1 < 1U << kOperatorKinds; ++subset) {
-    AddCorner(subset, factor, least_ms);
+  for (uint32_t subset = 0; subset < 1U << kOperatorKinds; ++subset) {
+    AddCorner(subset, factors, least_ms);
   }
 }
 
 // Adds the corner at which the kinds in the subset take longer, unless all kinds that are
 // there have one ratio or the subset names a kind that is not there.
-void KindRegret::AddCorner(uint32_t subset, double factor, double least_ms) {
+void KindRegret::AddCorner(uint32_t subset, const ByKind<double>& factors,
+                           double least_ms) {
   Corner corner;
-  bool is_mixed = false;
+  double least_ratio = solver::kInfinity;
+  double most_ratio = 0;
   for (size_t kind = 0; kind < kOperatorKinds; ++kind) {
     const bool is_longer = (subset >> kind & 1) != 0;
     if (step_of_kind_[kind] <= 0) {
       if (is_longer) return;
       continue;
     }
-    corner.ratios[kind] = is_longer ? factor : 1 / factor;
+    corner.ratios[kind] = is_longer ? factors[kind] : 1 / factors[kind];
     corner.step_ms += corner.ratios[kind] * step_of_kind_[kind];
-    is_mixed |= !is_longer;
+    least_ratio = std::min(least_ratio, corner.ratios[kind]);
+    most_ratio = std::max(most_ratio, corner.ratios[kind]);
   }
-  if (!is_mixed) return;
-  corner.bound_ms = LeastAt(corner.ratios, factor, least_ms);
+  if (least_ratio >= most_ratio) return;
+  corner.bound_ms = LeastAt(corner.ratios, least_ms);
   corners_.push_back(corner);
 }
 
 // Returns a bound at a corner that follows from the one for the estimates: a plan may
-// recompute what is shorter there as far as there is so much.
-double KindRegret::LeastAt(const ByKind<double>& ratios, double factor,
+// recompute what is shortest there as far as there is so much.
+double KindRegret::LeastAt(const ByKind<double>& ratios,
                            double least_ms) const {
-  double shorter_ms = 0;
-  for (size_t kind = 0; kind < kOperatorKinds; ++kind) {
-    if (ratios[kind] < 1) shorter_ms += most_of_kind_[kind];
+  std::array<size_t, kOperatorKinds> kinds;
+  std::iota(kinds.begin(), kinds.end(), 0);
+  std::ranges::sort(kinds, {}, [&](size_t kind) { return ratios[kind]; });
+  double left_ms = least_ms;
+  double bound_ms = 0;
+  for (const size_t kind : kinds) {
+    const double ms = std::min(left_ms, most_of_kind_[kind]);
+    bound_ms += ms * ratios[kind];
+    left_ms -= ms;
   }
-  shorter_ms = std::min(shorter_ms, least_ms);
-  return shorter_ms / factor + (least_ms - shorter_ms) * factor;
+  return bound_ms + left_ms * ratios[kinds.back()];
 }
 
 Times KindRegret::TimesAt(const ByKind<double>& ratios) const {

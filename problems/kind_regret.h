@@ -11,7 +11,7 @@
 namespace acplan::problems {
 
 // The regret of plans if all run-times of a kind are off by the same ratio, from 1 / factor
-// to factor. For a plan and a better one, the ratio of their times is a quotient of linear
+// to factor, with a factor for each kind. For a plan and a better one, the ratio of their times is a quotient of linear
 // functions of the ratios of kinds, so it is largest at a corner of the box. At a corner
 // the better plan is the best one for the run-times there: a planning problem a corner.
 
@@ -29,8 +29,8 @@ class KindRegret {
  public:
   // Refers to trace and plans, which must outlive it. `least_ms`: no plan recomputes less
   // by the estimates.
-  KindRegret(const graph::Trace& trace, double factor, double least_ms,
-             TimedPlans& plans);
+  KindRegret(const graph::Trace& trace, const graph::ByKind<double>& factors,
+             double least_ms, TimedPlans& plans);
 
   // Returns the bounds for one of the plans. Needs no search.
   RatioBounds BoundsOf(size_t plan, Measure measure) const;
@@ -58,9 +58,9 @@ class KindRegret {
     Knowledge knowledge = Knowledge::kFree;
   };
 
-  void AddCorner(uint32_t subset, double factor, double least_ms);
-  double LeastAt(const graph::ByKind<double>& ratios, double factor,
-                 double least_ms) const;
+  void AddCorner(uint32_t subset, const graph::ByKind<double>& factors,
+                 double least_ms);
+  double LeastAt(const graph::ByKind<double>& ratios, double least_ms) const;
   Times TimesAt(const graph::ByKind<double>& ratios) const;
   double LeastOfKnown(const Corner& corner) const;
   size_t WorstOf(const TimedPlan& plan, Measure measure) const;

@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "graph/trace/operator_kinds.h"
 #include "problems/kind_regret.h"
 #include "problems/regret/times_box.h"
 #include "problems/timed_plans.h"
@@ -16,10 +17,18 @@ constexpr int kMostGames = 4;
 // Ratios this close are as good as equal.
 constexpr double kNearRatio = 1e-4;
 
+Times FactorsOf(const graph::Trace& trace, const TimesOffOptions& options) {
+  Times factors;
+  for (const graph::OperatorKind kind : graph::KindsOf(trace)) {
+    factors.push_back(options.factors[static_cast<size_t>(kind)]);
+  }
+  return factors;
+}
+
 BoxedPlan InBox(const graph::Trace& trace, const TimesOffOptions& options,
                 const TimedPlan& plan) {
   return {.estimates = EstimatesOf(trace),
-          .factor = options.factor,
+          .factors = FactorsOf(trace, options),
           .reruns = plan.reruns,
           .most = MostReruns(trace)};
 }
@@ -64,7 +73,7 @@ TimesOff FiguresOf(const Question& question, double least_ms, size_t plan,
   const TimesOffOptions options =
       question.times_off.value_or(TimesOffOptions());
   TimesOff figures;
-  figures.factor = options.factor;
+  figures.factors = options.factors;
   constexpr Measure kMeasures[] = {Measure::kStep, Measure::kRecomputation};
   RatioBounds of_kinds[2];
   RatioBounds of_operators[2];
@@ -102,7 +111,7 @@ Answer WithTimesOff(const Question& question, Answer answer,
       question.times_off.value_or(TimesOffOptions());
   const double least_ms = answer.plan.bound_ms;
   TimedPlans plans(question, answer, limits);
-  KindRegret by_kind(*question.trace, options.factor, least_ms, plans);
+  KindRegret by_kind(*question.trace, options.factors, least_ms, plans);
   KindRegret::Robust robust;
   if (options.is_robust) robust = by_kind.FindRobust();
   TimesOff figures = FiguresOf(question, least_ms, robust.plan, plans, by_kind);

@@ -363,8 +363,8 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   const graph::ModuleTree tree(profile);
   problems::Question question =
       flags.planning.Question(input, tree, kPlanSeconds);
-  question.times_off = flags.times_off.Parse(
-      question.options, flags.link.offload, flags.allocator);
+  question.times_off =
+      flags.times_off.Parse(question, flags.link.offload, flags.allocator);
   const Target target = ParseTarget(flags, input, question.options);
   terminal.Log(fmt::format("{}: {} modules; searching for a plan",
                            graph::OneLine(flags.profile, 400),

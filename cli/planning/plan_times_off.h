@@ -16,10 +16,10 @@ struct TimesOffFlags {
   bool robust = false;
 
   void AddTo(CLI::App& app);
-  // Returns how wrong run-times may be, or nothing without a flag. `offload` is the value
-  // of that flag. Throws InputError.
+  // Returns how wrong run-times may be in a question, or nothing without a flag.
+  // `offload` is the value of that flag. Throws InputError.
   std::optional<problems::TimesOffOptions> Parse(
-      const problems::PlanOptions& options, const std::string& offload,
+      const problems::Question& question, const std::string& offload,
       const AllocatorFlags& allocator) const;
 };
 

@@ -4,6 +4,8 @@
 #include <optional>
 #include <string>
 
+#include "graph/profile/operator_kind.h"
+
 namespace acplan::graph {
 
 // The model and the device that a profile or a trace was taken from. A field that the file
@@ -20,11 +22,13 @@ struct ModelInfo {
   bool operator==(const ModelInfo&) const = default;
 };
 
-// How far predicted times of a step are from measured ones, |predicted / measured - 1|; 0 if
-// no step was measured on the device.
+// How far predicted times are from measured ones, |predicted / measured - 1|; 0 if none was
+// measured on the device.
 struct TimeErrors {
-  double median = 0;
+  double median = 0;  // of steps
   double ninety = 0;  // of nine steps in ten, at most
+  // By kind, the error that nine operators in ten are within; below 1.
+  std::optional<ByKind<double>> ninety_of_kinds = {};
 
   bool operator==(const TimeErrors&) const = default;
 };

@@ -34,6 +34,17 @@ double NumberOr(const JsonField& object, std::string_view key) {
       .value_or(0);
 }
 
+ByKind<double> ParseErrorsOfKinds(const JsonField& field) {
+  ByKind<double> errors = {};
+  for (size_t kind = 0; kind < kOperatorKinds; ++kind) {
+    const JsonField error =
+        field.Get(ToString(static_cast<OperatorKind>(kind)));
+    errors[kind] = error.NonNegativeNumber();
+    if (errors[kind] >= 1) error.Fail("a number below 1");
+  }
+  return errors;
+}
+
 }  // namespace
 
 ModelInfo ParseModelInfo(const JsonField& field) {
@@ -54,7 +65,9 @@ DeviceInfo ParseDeviceInfo(const JsonField& field) {
 
 TimeErrors ParseTimeErrors(const JsonField& field) {
   return {.median = NumberOr(field, "median"),
-          .ninety = NumberOr(field, "ninety")};
+          .ninety = NumberOr(field, "ninety"),
+          .ninety_of_kinds =
+              Optional(field, "ninety_of_kinds", ParseErrorsOfKinds)};
 }
 
 Json ModelInfoJson(const ModelInfo& model) {
@@ -74,7 +87,13 @@ Json DeviceInfoJson(const DeviceInfo& device) {
 }
 
 Json TimeErrorsJson(const TimeErrors& errors) {
-  return {{"median", errors.median}, {"ninety", errors.ninety}};
+  Json json = {{"median", errors.median}, {"ninety", errors.ninety}};
+  if (!errors.ninety_of_kinds) return json;
+  for (size_t kind = 0; kind < kOperatorKinds; ++kind) {
+    const std::string name(ToString(static_cast<OperatorKind>(kind)));
+    json["ninety_of_kinds"][name] = (*errors.ninety_of_kinds)[kind];
+  }
+  return json;
 }
 
 std::string ParseFqn(const JsonField& field) {

@@ -2,11 +2,27 @@
 
 #include <optional>
 
-#include "graph/trace/operator_kinds.h"
+#include "graph/profile/model_info.h"
+#include "graph/profile/operator_kind.h"
 
 namespace acplan::problems {
 
 // The regret of a plan if run-times are wrong (docs/formulation.md#times-that-are-wrong).
+
+// Returns the same factor for each kind.
+graph::ByKind<double> EqualFactors(double factor);
+
+// Returns the largest factor.
+double LargestOf(const graph::ByKind<double>& factors);
+
+// Returns whether all kinds have one factor.
+bool AreEqual(const graph::ByKind<double>& factors);
+
+// Returns the factors by which nine measured operators in ten are off at most, or nothing
+// if none was measured: |predicted / measured - 1| <= e holds for a measured time between
+// the prediction times 1 - e and over 1 - e.
+std::optional<graph::ByKind<double>> MeasuredFactors(
+    const graph::DeviceInfo& device);
 
 // A share of a time: of the step with the best plan for the true run-times, or of that
 // plan's recomputation. For all run-times in a box around the estimates, the plan takes at
@@ -29,8 +45,9 @@ struct RegretBounds {
 };
 
 struct TimesOff {
-  // A true run-time is between estimate / factor and estimate * factor.
-  double factor = 1;
+  // A true run-time is between estimate / factor and estimate * factor, with the factor of
+  // the operator's kind.
+  graph::ByKind<double> factors = EqualFactors(1);
   RegretBounds by_kind;      // one ratio for all operators of a kind
   RegretBounds by_operator;  // any ratio for each operator
   // The ratios of kinds for which the step loses most, as far as is proven; 0 for a kind

@@ -34,15 +34,32 @@ Json ToJson(const RegretBounds& bounds) {
   return json;
 }
 
+double ReadFactor(const JsonField& field) {
+  const double factor = field.NonNegativeNumber();
+  if (factor < 1) field.Fail("a number of at least 1");
+  return factor;
+}
+
+graph::ByKind<double> ReadFactors(const JsonField& field) {
+  if (!field.Has("factors")) {
+    return EqualFactors(ReadFactor(field.Get("factor")));
+  }
+  graph::ByKind<double> factors = {};
+  for (size_t k = 0; k < graph::kOperatorKinds; ++k) {
+    const auto name = ToString(static_cast<graph::OperatorKind>(k));
+    factors[k] = ReadFactor(field.Get("factors").Get(name));
+  }
+  return factors;
+}
+
 }  // namespace
 
 TimesOff TimesOffFromJson(const JsonField& field) {
   TimesOff times_off{
-      .factor = field.Get("factor").NonNegativeNumber(),
+      .factors = ReadFactors(field),
       .by_kind = ReadBounds(field.Get("by_kind")),
       .by_operator = ReadBounds(field.Get("by_operator")),
       .least_step = graph::Optional(field, "least_step", ReadNumber)};
-  if (times_off.factor < 1) field.Get("factor").Fail("a number of at least 1");
   if (!field.Has("worst_kinds")) return times_off;
   const JsonField ratios = field.Get("worst_kinds");
   times_off.worst_kinds.emplace();
@@ -55,9 +72,15 @@ TimesOff TimesOffFromJson(const JsonField& field) {
 }
 
 Json ToJson(const TimesOff& times_off) {
-  Json json = {{"factor", times_off.factor},
-               {"by_kind", ToJson(times_off.by_kind)},
-               {"by_operator", ToJson(times_off.by_operator)}};
+  Json json = {{"factor", LargestOf(times_off.factors)}};
+  if (!AreEqual(times_off.factors)) {
+    for (size_t k = 0; k < graph::kOperatorKinds; ++k) {
+      const auto name = ToString(static_cast<graph::OperatorKind>(k));
+      json["factors"][std::string(name)] = times_off.factors[k];
+    }
+  }
+  json["by_kind"] = ToJson(times_off.by_kind);
+  json["by_operator"] = ToJson(times_off.by_operator);
   if (times_off.worst_kinds) {
     json["worst_kinds"] = Json::object();
     for (size_t k = 0; k < graph::kOperatorKinds; ++k) {

@@ -7,7 +7,7 @@
 // some run-times of the box if and only if
 //
 //   G(y) = max over u of sum_i k_i(y) u_i = sum_i h_i(n_i(y))  > 0,
-//   h_i(n) = k f t_i if k = b + n_i(x) - ratio (b + n) > 0, else k t_i / f:
+//   h_i(n) = k f_i t_i if k = b + n_i(x) - ratio (b + n) > 0, else k t_i / f_i:
 //
 // each run-time is at an end of its own. h_i falls with n and is convex. On {0, 1} it is
 // the line through its two values; on {0, ..., M} no point of it is above the line through
@@ -34,6 +34,12 @@ constexpr int kMostSteps = 100;
 double Contribution(double coefficient, double estimate, double factor) {
   return coefficient > 0 ? coefficient * estimate * factor
                          : coefficient * estimate / factor;
+}
+
+double LargestFactor(const BoxedPlan& plan) {
+  double largest = 1;
+  for (const double factor : plan.factors) largest = std::max(largest, factor);
+  return largest;
 }
 
 double SumOf(const Times& times) {
@@ -85,8 +91,8 @@ double LargestRatio(const BoxedPlan& plan, Measure measure,
     for (const graph::OperatorId op : plan.estimates.ids()) {
       const double own_runs = base + plan.reruns[op];
       const double other_runs = base + other[op];
-      const double ms =
-          own_runs > ratio * other_runs ? plan.factor : 1 / plan.factor;
+      const double ms = own_runs > ratio * other_runs ? plan.factors[op]
+                                                      : 1 / plan.factors[op];
       cost += own_runs * ms * plan.estimates[op];
       other_cost += other_runs * ms * plan.estimates[op];
     }
@@ -108,7 +114,7 @@ LinearGame GameAgainst(const BoxedPlan& plan, Measure measure, double ratio) {
     const auto at = [&](double other_reruns) {
       return Contribution(
           base + plan.reruns[op] - ratio * (base + other_reruns),
-          plan.estimates[op], plan.factor);
+          plan.estimates[op], plan.factors[op]);
     };
     game.constant += at(0);
     game.weights[op] = std::max(0.0, (at(0) - at(most)) / most);
@@ -121,7 +127,8 @@ double ProvenRatio(const BoxedPlan& plan, const LinearGame& game, double bound,
   const double excess = game.constant - bound;
   if (excess <= 0) return game.ratio;
   const double least =
-      (BaseOf(game.measure) * SumOf(plan.estimates) + least_ms) / plan.factor;
+      (BaseOf(game.measure) * SumOf(plan.estimates) + least_ms) /
+      LargestFactor(plan);
   return least > 0 ? game.ratio + excess / least : kUnbounded;
 }
 
@@ -129,13 +136,15 @@ double RatioWithoutSearch(const BoxedPlan& plan, Measure measure,
                           double least_ms) {
   // The other plan's recomputation is at least least_ms / f, wherever it comes from.
   const double base = BaseOf(measure);
+  const double most_factor = LargestFactor(plan);
   double ratio = 0;
   for (int step = 0; step < kMostSteps; ++step) {
     double cost = 0;
-    double least = least_ms / plan.factor;
+    double least = least_ms / most_factor;
     for (const graph::OperatorId op : plan.estimates.ids()) {
       const double runs = base + plan.reruns[op];
-      const double ms = runs > ratio * base ? plan.factor : 1 / plan.factor;
+      const double ms =
+          runs > ratio * base ? plan.factors[op] : 1 / plan.factors[op];
       cost += runs * ms * plan.estimates[op];
       least += base * ms * plan.estimates[op];
     }

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "graph/trace/operator_kinds.h"
 #include "graph/trace/simulation.h"
 #include "graph/trace/trace.h"
 
@@ -13,10 +12,11 @@ namespace acplan::problems {
 // formulas.
 //
 // Data
-//   Operators i with estimates t_i >= 0; a factor f >= 1; a plan x, which runs operator i
-//   again n_i(x) times; b = 1 (steps are compared) or b = 0 (recomputation is).
+//   Operators i with estimates t_i >= 0 and factors f_i >= 1, f = max_i f_i; a plan x,
+//   which runs operator i again n_i(x) times; b = 1 (steps are compared) or b = 0
+//   (recomputation is).
 // Variables
-//   u_i in [t_i / f, t_i f], the run-times, and a plan y
+//   u_i in [t_i / f_i, t_i f_i], the run-times, and a plan y
 // Ratio
 //   r(x, y, u) = sum_i (b + n_i(x)) u_i / sum_i (b + n_i(y)) u_i
 
@@ -45,7 +45,7 @@ double CostOf(const Times& times, const Reruns& reruns);
 // A plan whose ratios are asked for, and the box.
 struct BoxedPlan {
   Times estimates;
-  double factor = 1;
+  Times factors;  // of operators
   Reruns reruns;  // of the plan
   Reruns most;    // of any plan
 };

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "graph/base/file_io.h"
+#include "graph/base/json_scan.h"
 #include "tests/cli/cli_test.h"
 
 // The regret of a plan if run-times are wrong, as the program prints and writes it.
@@ -55,6 +56,42 @@ TEST_F(TimesOffFlagsTest, ASearchProvesMuchLess) {
       0);
 }
 
+TEST_F(TimesOffFlagsTest, MeasuredErrorsAreSmallerThanAFactor) {
+  ASSERT_EQ(PlanWith({"--times-off", "1.5"}).exit_code, 0);
+  const json wide = WrittenPlan().at("times_off");
+  EXPECT_FALSE(wide.contains("factors"));
+  const Outcome outcome = PlanWith({"--times-off", "measured"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("factors: products 1.23, convolutions"));
+  const json off = WrittenPlan().at("times_off");
+  EXPECT_NEAR(off.at("factors").at("products"), 1 / (1 - .19), 1e-9);
+  EXPECT_EQ(off.at("factor"), off.at("factors").at("convolutions"));
+  EXPECT_LT(off.at("by_kind").at("step"), wide.at("by_kind").at("step"));
+  EXPECT_LT(off.at("by_operator").at("step"),
+            wide.at("by_operator").at("step"));
+  EXPECT_EQ(
+      Acplan({"check", kTimesTrace, "plan.json", "--budget", "85%"}).exit_code,
+      0);
+}
+
+TEST_F(TimesOffFlagsTest, NothingWasMeasuredOnSomeDevices) {
+  json trace = json::parse(
+      graph::ReadJsonText(ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz"));
+  const auto complaint = [&] {
+    graph::WriteFile(folder() / "trace.json", trace.dump());
+    return Acplan({"plan", "trace.json", "--budget", "85%", "--times-off",
+                   "measured"})
+        .err;
+  };
+  json& errors = trace["device"]["time_errors"];
+  errors["ninety_of_kinds"]["products"] = 1;
+  EXPECT_THAT(complaint(), HasSubstr("products: expected a number below 1"));
+  errors.erase("ninety_of_kinds");
+  EXPECT_THAT(complaint(), HasSubstr("no operators were measured on a100"));
+  trace["device"].erase("time_errors");
+  EXPECT_THAT(complaint(), HasSubstr("does not say how far its times are off"));
+}
+
 // For ViT the worst corner has two kinds of five that take longer.
 TEST_F(TimesOffFlagsTest, SeveralKindsMayTakeLongerAtOnce) {
   const Outcome outcome =
@@ -101,11 +138,16 @@ TEST_F(TimesOffFlagsTest, WrongFlagsAreRefusedInALine) {
     std::string error;
   };
   const std::vector<Case> cases = {
-      {{"--times-off", ".9"}, "--times-off: expected a number from 1 to 100"},
-      {{"--times-off", "nan"}, "--times-off: expected a number from 1 to 100"},
-      {{"--times-off", "inf"}, "--times-off: expected a number from 1 to 100"},
-      {{"--times-off", "1e9"}, "--times-off: expected a number from 1 to 100"},
-      {{"--times-off", "2x"}, "--times-off: expected a number from 1 to 100"},
+      {{"--times-off", ".9"},
+       "--times-off: expected measured or a number from 1 to 100"},
+      {{"--times-off", "nan"},
+       "--times-off: expected measured or a number from 1 to 100"},
+      {{"--times-off", "inf"},
+       "--times-off: expected measured or a number from 1 to 100"},
+      {{"--times-off", "1e9"},
+       "--times-off: expected measured or a number from 1 to 100"},
+      {{"--times-off", "2x"},
+       "--times-off: expected measured or a number from 1 to 100"},
       {{"--times-off", "2", "--offload", "25GB/s"},
        "--times-off: cannot be combined with --offload"},
       {{"--robust", "--offload", "25GB/s"},

@@ -67,13 +67,16 @@ Plan FullPlan() {
   plan.overhead = std::sqrt(2) / 100;
   plan.any_schedule = {.bound_ms = 0.05, .distance = 0.85, .is_loose = true};
   plan.times_off = {
-      .factor = 1.25,
+      .factors = {1.25, 2, 1, 1.1, 1.5},
       .by_kind = {.upper = {.step = .1 / 3, .recomputation = .25},
                   .lower = WorstRegret{.step = .01, .recomputation = .2}},
       .by_operator = {.upper = {.step = .5}, .lower = WorstRegret{.step = .3}},
       .worst_kinds = graph::ByKind<double>{1.25, 0, .8, 1.25, .8},
       .least_step = .005};
-  plan.time_errors = {.median = .07, .ninety = .3};
+  plan.time_errors = {
+      .median = .07,
+      .ninety = .3,
+      .ninety_of_kinds = graph::ByKind<double>{.1, .2, 0, .3, .4}};
   plan.host = {.baseline_ms = 1.0 / 7,
                .ms = 2.0 / 7,
                .device_ms = 2.2 / 7,

@@ -143,12 +143,12 @@ struct RegretCase : AskedStep {
     return times;
   }
 
-  std::vector<Truth> Corners(double factor) const {
+  std::vector<Truth> Corners(const graph::ByKind<double>& factors) const {
     std::vector<Truth> corners;
     for (unsigned corner = 0; corner < 1U << graph::kOperatorKinds; ++corner) {
       graph::ByKind<double> ratios = {};
       for (size_t k = 0; k < ratios.size(); ++k) {
-        ratios[k] = (corner >> k & 1) != 0 ? factor : 1 / factor;
+        ratios[k] = (corner >> k & 1) != 0 ? factors[k] : 1 / factors[k];
       }
       corners.push_back(TruthOf(AtRatios(ratios)));
     }
@@ -165,15 +165,20 @@ struct RegretCase : AskedStep {
   }
 
   // Returns the largest ratio by operator, by bisection for each other plan.
-  double LargestByOperator(const Reruns& x, double factor, double base) const {
+  double LargestByOperator(const Reruns& x,
+                           const graph::ByKind<double>& factors,
+                           double base) const {
     const Times times = EstimatesOf(trace);
+    const Times most = AtRatios(factors);
     double largest = 1;
     for (const Reruns& y : all) {
       const auto exceeds = [&](double ratio) {
         double sum = 0;
         for (const graph::OperatorId op : times.ids()) {
           const double k = base + x[op] - ratio * (base + y[op]);
-          sum += std::max(k * times[op] * factor, k * times[op] / factor);
+          const double least =
+              most[op] > 0 ? times[op] * times[op] / most[op] : 0;
+          sum += std::max(k * most[op], k * least);
         }
         return sum > 1e-12;
       };
@@ -191,6 +196,16 @@ struct RegretCase : AskedStep {
 
 double FactorOf(unsigned seed) {
   return 1 + .5 * static_cast<double>(seed % 7);
+}
+
+// Returns one factor for all kinds, or one for each.
+graph::ByKind<double> FactorsOf(unsigned seed) {
+  graph::ByKind<double> factors = EqualFactors(FactorOf(seed));
+  if (seed % 3 == 0) return factors;
+  for (size_t k = 0; k < factors.size(); ++k) {
+    factors[k] = FactorOf(seed + static_cast<unsigned>(k * k));
+  }
+  return factors;
 }
 
 void ExpectBounds(const RegretBounds& bounds, double step, double recomputation,
@@ -216,20 +231,20 @@ TEST(TimesOffTest, BoundsAreThoseOfAllPlans) {
     SCOPED_TRACE(seed);
     RegretCase regret(seed);
     if (!regret.Enumerate(seed)) continue;
-    const double factor = FactorOf(seed);
-    const Plan plan = regret.PlanWith(TimesOffOptions{.factor = factor});
+    const graph::ByKind<double> factors = FactorsOf(seed);
+    const Plan plan = regret.PlanWith(TimesOffOptions{.factors = factors});
     ASSERT_TRUE(plan.times_off);
     ++cases;
     const Reruns x = regret.RerunsOfPlan(plan);
-    const auto corners = regret.Corners(factor);
+    const auto corners = regret.Corners(factors);
     const double step = RegretCase::LargestByKind(corners, x, kSteps);
     ExpectBounds(plan.times_off->by_kind, step,
                  RegretCase::LargestByKind(corners, x, kRecomputation),
                  kSearchGap);
     ExpectBounds(plan.times_off->by_operator,
-                 regret.LargestByOperator(x, factor, kSteps),
-                 regret.LargestByOperator(x, factor, kRecomputation),
-                 factor * factor * kSearchGap);
+                 regret.LargestByOperator(x, factors, kSteps),
+                 regret.LargestByOperator(x, factors, kRecomputation),
+                 std::pow(LargestOf(factors), 2) * kSearchGap);
     positive += step > 1 + 1e-3 ? 1 : 0;
   }
   EXPECT_EQ(cases, Repetitions(60));
@@ -249,9 +264,10 @@ TEST(TimesOffTest, RandomTimesAreNeverAboveAnyBound) {
     ++cases;
     // Without options: what follows from the plan's bound, for factor 1.5.
     const bool is_searched = seed % 2 == 0;
-    const double factor = is_searched ? FactorOf(seed) : 1.5;
+    const graph::ByKind<double> factors =
+        is_searched ? FactorsOf(seed) : EqualFactors(1.5);
     const Plan plan = regret.PlanWith(
-        is_searched ? std::optional(TimesOffOptions{.factor = factor})
+        is_searched ? std::optional(TimesOffOptions{.factors = factors})
                     : std::nullopt);
     ASSERT_TRUE(plan.times_off);
     EXPECT_EQ(plan.times_off->by_kind.lower.has_value(), is_searched);
@@ -259,20 +275,25 @@ TEST(TimesOffTest, RandomTimesAreNeverAboveAnyBound) {
               plan.times_off->by_operator.upper.step);
     const Reruns x = regret.RerunsOfPlan(plan);
     std::uniform_real_distribution<double> exponent(-1, 1);
-    const auto any_ratio = [&] {
+    const auto any_ratio = [&](size_t kind) {
       const double e =
           random() % 3 == 0 ? (random() % 2 == 0 ? 1 : -1) : exponent(random);
-      return std::pow(factor, e);
+      return std::pow(factors[kind], e);
     };
+    const auto kinds = graph::KindsOf(regret.trace);
     for (int k = 0; k < 200; ++k) {
       Times times = EstimatesOf(regret.trace);
       const bool is_by_kind = k % 2 == 0;
       if (is_by_kind) {
         graph::ByKind<double> ratios = {};
-        for (double& ratio : ratios) ratio = any_ratio();
+        for (size_t kind = 0; kind < ratios.size(); ++kind) {
+          ratios[kind] = any_ratio(kind);
+        }
         times = regret.AtRatios(ratios);
       } else {
-        for (double& ms : times) ms *= any_ratio();
+        for (const graph::OperatorId op : times.ids()) {
+          times[op] *= any_ratio(static_cast<size_t>(kinds[op]));
+        }
       }
       const WorstRegret& most = is_by_kind ? plan.times_off->by_kind.upper
                                            : plan.times_off->by_operator.upper;
@@ -294,14 +315,14 @@ TEST(TimesOffTest, NoPlanLosesLessThanARobustOneIsSaidTo) {
     SCOPED_TRACE(seed);
     RegretCase regret(seed);
     if (!regret.Enumerate(seed)) continue;
-    const double factor = FactorOf(seed);
-    const Plan plan = regret.PlanWith(TimesOffOptions{.factor = factor});
+    const graph::ByKind<double> factors = FactorsOf(seed);
+    const Plan plan = regret.PlanWith(TimesOffOptions{.factors = factors});
     const Plan robust =
-        regret.PlanWith(TimesOffOptions{.factor = factor, .is_robust = true});
+        regret.PlanWith(TimesOffOptions{.factors = factors, .is_robust = true});
     ASSERT_TRUE(robust.times_off && robust.times_off->least_step);
     ++cases;
     EXPECT_LE(robust.peak_bytes, regret.budget_bytes);
-    const auto corners = regret.Corners(factor);
+    const auto corners = regret.Corners(factors);
     const auto worst = [&](const Reruns& x) {
       return RegretCase::LargestByKind(corners, x, kSteps);
     };
@@ -364,11 +385,11 @@ TEST(TimesBoxTest, GamesBoundPlansThatRunOperatorsSeveralTimes) {
   std::mt19937 random(3);
   for (int k = 0; k < Repetitions(300); ++k) {
     SCOPED_TRACE(k);
-    BoxedPlan plan{
-        .estimates = {}, .factor = FactorOf(k % 7), .reruns = {}, .most = {}};
+    BoxedPlan plan;
     std::vector<Reruns> all(20);
     for (int op = 0; op < 6; ++op) {
       plan.estimates.push_back(static_cast<double>(random() % 5));
+      plan.factors.push_back(FactorOf(static_cast<unsigned>(random() % 7)));
       const auto most = static_cast<int32_t>(1 + random() % 3);
       plan.most.push_back(most);
       plan.reruns.push_back(static_cast<int32_t>(random() % (most + 1)));

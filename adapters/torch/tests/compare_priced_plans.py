@@ -3,26 +3,26 @@
     ACPLAN=... OMP_NUM_THREADS=1 PYTHONPATH=. python tests/compare_priced_plans.py [TRACE...]
 
 writes docs/measured/priced_plans.csv. For each bundled trace there are two answers to how long
-its operators take: the larger of FLOPs and bytes at the vendor's rates, which the bundled file
-has, and the kernels' times of `acplan.trace` (docs/python/run_times.md). Plans are made with
+its operators take: the larger of FLOPs and bytes at the vendor's rates, and the kernels' times
+of `acplan.trace` (docs/python/run_times.md). Plans are made with
 either, and one with the kernels' that loses least if kinds of operators are off by up to 1.5.
 Each plan's step is then priced by both, in milliseconds.
 """
 
-import gzip
-import json
-import pathlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from acplan import AcplanError, Plan, Trace, plan, trace
+import torch
+
+from acplan import DEVICES, AcplanError, Device, Plan, Trace, plan, trace
+from acplan._device.devices import OperatorRun, flops_of
+from acplan._device.product_times import Call
 from measured import simulated
 from models import MODELS
 from tables import Table
 from write_traces import BUNDLED
 
-_TRACES = pathlib.Path(__file__).parents[3] / "data" / "traces"
 # Shares of the way from the least budget to the step without a plan.
 _SHARES = (0.7, 0.3)
 _OFF_BY = 1.5
@@ -33,17 +33,30 @@ _COLUMNS = (
 )  # fmt: skip
 
 
+class _Roofline(Device):
+    """A device whose kernels reach the vendor's rates."""
+
+    def runtime_ms(
+        self,
+        run: OperatorRun,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+    ) -> float:
+        call = Call(*run, inputs, outputs, flops_of(*run))
+        compute = call.flops / self.peak_flops(call.dtype)
+        return max(compute, call.traffic / self.bandwidth) * 1e3
+
+
 def _traces_of(name: str) -> dict[str, Trace]:
     """Returns the step with the times of a roofline, and with those of kernels."""
     make, autocast = MODELS[BUNDLED[name]]
-    model, inputs = make().on_meta()
-    kernels = trace(model, autocast=autocast, source=False, **inputs)
-    bundled = json.loads(gzip.decompress((_TRACES / f"{name}.json.gz").read_bytes()))
-    before, now = bundled["operators"], kernels.data["operators"]
-    if [o["name"] for o in before] != [o["name"] for o in now]:
-        raise AcplanError(f"{name}: the bundled trace has other operators")
-    timed = [{**o, "runtime_ms": old["runtime_ms"]} for o, old in zip(now, before, strict=True)]
-    return {"roofline": Trace({**kernels.data, "operators": timed}), "kernels": kernels}
+    kernels = DEVICES["a100"]
+    devices = {"roofline": _Roofline(**vars(kernels)), "kernels": kernels}
+    traces = {}
+    for times, device in devices.items():
+        model, inputs = make().on_meta()
+        traces[times] = trace(model, device=device, autocast=autocast, source=False, **inputs)
+    return traces
 
 
 def _plans_of(traces: dict[str, Trace], budget: int) -> Iterator[Plan]:

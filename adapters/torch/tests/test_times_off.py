@@ -26,6 +26,16 @@ def test_a_plan_says_what_it_can_lose() -> None:
     assert "run-times off by up to 1.5" in plan.text
 
 
+def test_measured_errors_are_those_of_kinds() -> None:
+    off = acplan.plan(_TRACE, "85%", times_off="measured").times_off
+    wide = acplan.plan(_TRACE, "85%", times_off=1.5).times_off
+    assert off is not None and wide is not None and wide.factors == {}
+    errors = acplan.DEVICES["a100"].kind_errors
+    assert off.factors == pytest.approx({kind: 1 / (1 - e) for kind, e in errors.items()})
+    assert off.factor == max(off.factors.values())
+    assert off.by_kind.step < wide.by_kind.step
+
+
 def test_a_robust_plan_loses_no_more() -> None:
     plan = acplan.plan(_TRACE, "85%", times_off=2).times_off
     robust = acplan.plan(_TRACE, "85%", times_off=2, robust=True).times_off
@@ -63,7 +73,13 @@ def test_entries_of_files_are_read() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("factor", None), ("by_kind", 3), ("by_operator", {"step": "1"}), ("worst_kinds", [1])],
+    [
+        ("factor", None),
+        ("by_kind", 3),
+        ("by_operator", {"step": "1"}),
+        ("worst_kinds", [1]),
+        ("factors", {"products": "2"}),
+    ],
 )
 def test_entries_that_are_wrong_are_refused(key: str, value: Any) -> None:
     entry = {**copy.deepcopy(_ENTRY), key: value}

@@ -13,7 +13,7 @@ from acplan._base.host_links import link_of_gpu
 from acplan._base.process_groups import is_collective
 from acplan._base.tensors import is_sparse
 from acplan._device.collective_times import collective_seconds, link_of
-from acplan._device.gpu_table import accelerators, kernel_figure
+from acplan._device.gpu_table import accelerators, kernel_figure, kind_errors
 from acplan._device.host_copy_times import copy_ms, is_host_copy
 from acplan._device.kernel_times import kernel_seconds
 from acplan._device.product_times import Call
@@ -58,6 +58,9 @@ class Device:
     # median, and that of nine steps in ten (docs/measured/gpu_truth.md). (0, 0): no step was
     # measured on the device. None: its times are measurements.
     time_errors: tuple[float, float] | None = dataclasses.field(default=(0, 0), kw_only=True)
+    # By kind of operator, the error that nine measured ones in ten are within; {}: none was
+    # measured.
+    kind_errors: Mapping[str, float] = dataclasses.field(default_factory=dict, kw_only=True)
     # How much more time the host takes than the one that was measured (host_times.py); 0: its
     # time is not counted, as for steps in CUDA graphs.
     host_factor: float = dataclasses.field(default=1.0, kw_only=True)
@@ -185,7 +188,8 @@ def _device_of(gpu: Mapping[str, Any]) -> Device:
     is_rocm = product.startswith("AMD")
     float32 = traces["float32_tflops"]["value"]
     has_bfloat16 = is_rocm or capability >= (8, 0)
-    errors = kernel_figure("step_errors") if traces["has_measured_steps"] else (0, 0)
+    is_measured = traces["has_measured_steps"]
+    errors = kernel_figure("step_errors") if is_measured else (0, 0)
     return Device(
         name=traces["name"],
         product=product,
@@ -205,6 +209,7 @@ def _device_of(gpu: Mapping[str, Any]) -> Device:
         source=gpu["bf16_tflops"]["from"],
         accelerator=gpu["name"],
         time_errors=tuple(errors),
+        kind_errors=kind_errors() if is_measured else {},
     )
 
 

@@ -25,6 +25,13 @@ def kernel_figure(name: str) -> Any:
     return _systems()["kernels"][name]["value"]
 
 
+def kind_errors() -> Mapping[str, float]:
+    """Returns how far nine measured operators in ten of each kind are off at most,
+    |predicted / measured - 1|."""
+    kinds = _systems()["kernels"]["kind_errors"]
+    return {kind: error["value"] for kind, error in kinds.items()}
+
+
 def software_figure(software: str, name: str) -> float:
     """Returns a figure of a generation of software."""
     stack = next(one for one in _systems()["software"] if one["name"] == software)

@@ -46,6 +46,8 @@ class TimesOff:
     """The regret of a plan if true run-times are between estimate / factor and estimate *
     factor.
 
+    factor: the largest of the factors of kinds.
+    factors: the factor of each kind; {} if it is the same for all.
     by_kind: all operators of a kind are off by the same ratio.
     by_operator: each operator is off by a ratio of its own.
     worst_kinds: the ratios of kinds for which the step loses most; {} if not searched for.
@@ -57,6 +59,7 @@ class TimesOff:
     by_operator: Regret
     worst_kinds: dict[str, float]
     least_step: float | None = None
+    factors: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def from_optional(cls, data: Any) -> "TimesOff | None":
@@ -65,10 +68,12 @@ class TimesOff:
             return None
         factor, least_step = _number(data, "factor"), _optional(data, "least_step")
         ratios = data.get("worst_kinds") or {}
+        factors = data.get("factors") or {}
         return cls(
             factor,
             Regret.from_data(data.get("by_kind")),
             Regret.from_data(data.get("by_operator")),
             {kind: _number(ratios, kind) for kind in ratios},
             least_step,
+            {kind: _number(factors, kind) for kind in factors},
         )

@@ -69,10 +69,10 @@ def plan(
               world_size, without_states, ac_units, fsdp_units, max_units, granularity,
               decisions, segments, offload (a link such as "25GB/s" or "pcie4"; True: that of
               the trace's device), host_memory, tradeoff, save, recompute, engine, gap,
-              time_limit, seed, times_off (a factor by which run-times may be wrong:
-              Plan.times_off then has proven bounds of what the plan can lose), robust (True:
-              the plan that can lose least), without_host (True: as if CUDA graphs launched
-              the step). Units, and the
+              time_limit, seed, times_off (a factor by which run-times may be wrong, or
+              "measured", that of each kind of operator: Plan.times_off then has proven bounds
+              of what the plan can lose), robust (True: the plan that can lose least),
+              without_host (True: as if CUDA graphs launched the step). Units, and the
               patterns of save and recompute, may be lists. For a device: device_memory (bytes
               or such as "8GiB", all that PyTorch can have of it), allocator (the text of
               PYTORCH_ALLOC_CONF, or "native"), torch_version (by default the installed one, if

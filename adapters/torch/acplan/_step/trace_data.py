@@ -43,6 +43,8 @@ def _device(device: Device) -> dict[str, Any]:
     if device.time_errors is not None:
         median, ninety = device.time_errors
         data["time_errors"] = {"median": median, "ninety": ninety}
+        if device.kind_errors:
+            data["time_errors"]["ninety_of_kinds"] = dict(device.kind_errors)
     return data
 
 
