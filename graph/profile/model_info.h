@@ -27,7 +27,7 @@ struct ModelInfo {
 struct TimeErrors {
   double median = 0;  // of steps
   double ninety = 0;  // of nine steps in ten, at most
-  // By kind, the error that nine operators in ten are within; below 1.
+  // The error that nine operators in ten of a kind are within; below 1.
   std::optional<ByKind<double>> ninety_of_kinds = {};
 
   bool operator==(const TimeErrors&) const = default;

@@ -19,8 +19,8 @@ double LargestOf(const graph::ByKind<double>& factors);
 bool AreEqual(const graph::ByKind<double>& factors);
 
 // Returns the factors by which nine measured operators in ten are off at most, or nothing
-// if none was measured: |predicted / measured - 1| <= e holds for a measured time between
-// the prediction times 1 - e and over 1 - e.
+// if none was measured. A measured time with |predicted / measured - 1| <= e is between
+// the prediction times 1 - e and the prediction over 1 - e, so the factor is 1 / (1 - e).
 std::optional<graph::ByKind<double>> MeasuredFactors(
     const graph::DeviceInfo& device);
 

@@ -58,8 +58,7 @@ class Device:
     # median, and that of nine steps in ten (docs/measured/gpu_truth.md). (0, 0): no step was
     # measured on the device. None: its times are measurements.
     time_errors: tuple[float, float] | None = dataclasses.field(default=(0, 0), kw_only=True)
-    # By kind of operator, the error that nine measured ones in ten are within; {}: none was
-    # measured.
+    # The error that nine measured operators in ten of a kind are within; {}: none was measured.
     kind_errors: Mapping[str, float] = dataclasses.field(default_factory=dict, kw_only=True)
     # How much more time the host takes than the one that was measured (host_times.py); 0: its
     # time is not counted, as for steps in CUDA graphs.
