@@ -136,10 +136,8 @@ Answer WithHost(const Question& question, Answer answer,
   host.least_step_ms =
       std::max(host.device_ms - answer.plan.CostMs() + answer.plan.bound_ms,
                host.baseline_ms);
-  const bool is_robust = question.times_off && question.times_off->is_robust;
-  if (!answer.plan.WaitsForHost() || answer.plan.modules.empty() || is_robust) {
-    return answer;
-  }
+  if (!answer.plan.WaitsForHost() || answer.plan.modules.empty()) return answer;
+
   HostSearch search(question, answer.plan, limits);
   bool is_first = true;
   for (const Variant& variant : VariantsOf(question.options)) {

@@ -25,8 +25,7 @@ namespace acplan::problems {
 
 // Returns an answer whose plan has, on a trace with the host's times, the bound of any
 // plan's step; and in its place, where the step waits for the host, the best plan known for
-// the model above. A robust question keeps its plan. Throws std::logic_error if a plan fails
-// its check.
+// the model above. Throws std::logic_error if a plan fails its check.
 Answer WithHost(const Question& question, Answer answer,
                 const solver::SearchLimits& limits);
 

@@ -104,7 +104,8 @@ Answer WithTimesOff(const Question& question, Answer answer,
                     const solver::SearchLimits& limits) {
   const bool is_on_trace =
       std::holds_alternative<TraceProblem>(answer.problem().formulation);
-  if (!is_on_trace || !answer.plan.HasPlan() || answer.plan.offload) {
+  if (!is_on_trace || !answer.plan.HasPlan() || answer.plan.offload ||
+      answer.plan.WaitsForHost()) {
     return answer;
   }
   const TimesOffOptions options =
@@ -114,14 +115,21 @@ Answer WithTimesOff(const Question& question, Answer answer,
   KindRegret by_kind(*question.trace, options.factors, least_ms, plans);
   KindRegret::Robust robust;
   if (options.is_robust) robust = by_kind.FindRobust();
+  if (robust.plan != 0) {
+    const TimedPlan& plan = plans.plans()[robust.plan];
+    Plan before = answer.plan;
+    const size_t family_before = answer.family;
+    answer = WithUnits(std::move(answer), plan.family, plan.modules);
+    if (answer.plan.WaitsForHost()) {
+      robust.plan = 0;
+      answer.plan = std::move(before);
+      answer.family = family_before;
+    }
+  }
   TimesOff figures = FiguresOf(question, least_ms, robust.plan, plans, by_kind);
   if (options.is_robust) {
     figures.least_step = std::min(std::max(0.0, robust.least_ratio - 1),
                                   figures.by_kind.upper.step);
-    if (robust.plan != 0) {
-      const TimedPlan plan = plans.plans()[robust.plan];
-      answer = WithUnits(std::move(answer), plan.family, plan.modules);
-    }
   }
   answer.plan.times_off = figures;
   return answer;

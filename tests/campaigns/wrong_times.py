@@ -3,7 +3,7 @@
     python3 tests/campaigns/wrong_times.py build/release/cli/acplan . [TRACE...]
 
 For each bundled trace, at budgets of 30% and 70% between the least and that without a plan,
-acplan plans with --times-off 1.5 and with --robust. Each of the two plans and the best plan for
+acplan plans with --times-off 1.5 and with --robust, as if nothing waited for the host. Each of the two plans and the best plan for
 the run-times at which the usual plan loses most is priced by the estimates and by those run-
 times: the cost matrix. Then millions of random run-times within the factor, by kind and by
 operator, are tried, against these plans and the best ones of a few random run-times. Kinds are
@@ -75,7 +75,15 @@ class Step:
             scaled = [{**op, "runtime_ms": float(ms)} for op, ms in operators]
             source = self.folder / "scaled.json"
             source.write_text(json.dumps({**self.data, "operators": scaled}))
-        command: list[Any] = [self.program, "plan", source, *flags, "--json", "-q"]
+        command: list[Any] = [
+            self.program,
+            "plan",
+            source,
+            *flags,
+            "--without-host",
+            "--json",
+            "-q",
+        ]
         run = subprocess.run(command, capture_output=True, check=True, text=True)
         plan: dict[str, Any] = json.loads(run.stdout)
         return plan

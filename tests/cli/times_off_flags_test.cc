@@ -74,6 +74,25 @@ TEST_F(TimesOffFlagsTest, MeasuredErrorsAreSmallerThanAFactor) {
       0);
 }
 
+TEST_F(TimesOffFlagsTest, AStepThatWaitsForTheHostHasNoFigures) {
+  const auto outcome_of = [&](std::vector<std::string> flags) {
+    flags.insert(flags.begin(),
+                 {"plan", ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz",
+                  "--budget", "99%", "-o", "plan.json"});
+    return Acplan(flags);
+  };
+  ASSERT_EQ(outcome_of({}).exit_code, 0);
+  const json plain = WrittenPlan();
+  ASSERT_GT(plain.at("host").at("ms"), plain.at("host").at("device_ms"));
+  EXPECT_FALSE(plain.contains("times_off"));
+  const Outcome robust = outcome_of({"--robust"});
+  EXPECT_THAT(robust.out, HasSubstr("as the step waits for the host"));
+  EXPECT_EQ(WrittenPlan().at("host").at("step_ms"),
+            plain.at("host").at("step_ms"));
+  EXPECT_THAT(outcome_of({"--robust", "--without-host"}).out,
+              HasSubstr("robust: no plan's worst step by kind"));
+}
+
 TEST_F(TimesOffFlagsTest, NothingWasMeasuredOnSomeDevices) {
   json trace = json::parse(
       graph::ReadJsonText(ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz"));
