@@ -162,7 +162,9 @@ class Bench:
 
     def paging_ms(self, state: StateBytes) -> float:
         """Returns the time that state in the host's memory takes, which comes and goes once an
-        iteration."""
+        iteration, beside what traces have of it."""
+        if state.has_copies:
+            return 0.0
         link = link_of_gpu(self._gpu)
         return state.host * (1 / link.to_device + 1 / link.to_host) * 1e3
 

@@ -22,14 +22,17 @@ from acplan._advise.levers import (
 )
 from acplan._advise.precision import (
     EIGHT_BIT_OPTIMIZERS,
+    HOST_STATES,
     autocast_lever,
     computes_in_float32,
     eight_bit_levers,
     fused_lever,
     half_weights_lever,
+    host_states_lever,
 )
 from acplan._advise.sharding import mixed_precision_lever
 from acplan._base.errors import AcplanError
+from acplan._base.offloaded_states import OffloadedStates
 from acplan._base.tensors import block_bytes, tensors_in
 from acplan._device.devices import Device
 from acplan._device.fake_cuda import fake_cuda
@@ -40,10 +43,11 @@ from acplan._step.training_step import TrainingStep
 @dataclasses.dataclass(frozen=True)
 class StateBytes:
     """The bytes that exist during the update whatever is recomputed: those of the device, and
-    those that wait in the host's memory."""
+    those that wait in the host's memory, whose copies a trace may have."""
 
     device: int
     host: int = 0
+    has_copies: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,9 +68,10 @@ class Combination:
     @property
     def kind(self) -> tuple[str, ...]:
         """The levers on which the forward and the backward pass depend, and whether the update
-        has temporary tensors of all parameters."""
+        has temporary tensors of all parameters, or copies."""
         own = tuple(self.in_group(group) for group in ("precision", "method", "loss"))
-        return (*own, "" if self.in_group("optimizer") else "plain")
+        optimizer = self.in_group("optimizer") or "plain"
+        return (*own, optimizer if optimizer in ("plain", HOST_STATES) else "")
 
     def in_group(self, group: str) -> str:
         """Returns the name of its lever of a group, or "" if it has none."""
@@ -74,7 +79,8 @@ class Combination:
 
     def is_milder_than(self, other: "Combination") -> bool:
         """Returns whether the other one has all of its levers and more, so that it saves memory
-        and does not compute less. An optimizer with a smaller state counts as more."""
+        and does not compute less. An optimizer with a smaller state counts as more, except
+        beside states that are copied."""
         if self.names == other.names:
             return False
         if not self._computes_less(other):
@@ -84,7 +90,9 @@ class Combination:
         if self.in_group("loss") not in ("", other.in_group("loss")):
             return False
         own, others = self.in_group("optimizer"), other.in_group("optimizer")
-        return own == others or _ORDER.index(own) < _ORDER.index(others)
+        return own == others or (
+            own != HOST_STATES and _ORDER.index(own) < _ORDER.index(others)
+        )
 
     def _computes_less(self, other: "Combination") -> bool:
         """Returns whether both train adapters alone, and the other one casts frozen weights
@@ -98,7 +106,7 @@ class Combination:
 
 
 _FUSED_LOSS = "loss: fused with the last layer"
-_ORDER = ("", "fused optimizer", *EIGHT_BIT_OPTIMIZERS)
+_ORDER = ("", "fused optimizer", HOST_STATES, *EIGHT_BIT_OPTIMIZERS)
 
 
 def combinations(step: TrainingStep, device: Device) -> list[Combination]:
@@ -106,7 +114,8 @@ def combinations(step: TrainingStep, device: Device) -> list[Combination]:
     those with weights of four bits last."""
     plain = tuple(_applicable(fused_lever(step), step, device))
     losses = [(), *[(lever,) for lever in _applicable(LEVERS[_FUSED_LOSS], step, device)]]
-    choices = [(), plain] + [
+    on_host = tuple(_on_host(step, device))
+    choices = [(), plain, on_host] + [
         (*levers, *loss) for levers in _choices(step, device, plain) for loss in losses
     ]
     results = [Combination(levers) for levers in dict.fromkeys(choices)]
@@ -127,6 +136,12 @@ def _applicable(lever: Lever, step: TrainingStep, device: Device) -> Iterator[Le
     yield lever
 
 
+def _on_host(step: TrainingStep, device: Device) -> Iterator[Lever]:
+    """Yields the lever of states on the host; none if the model is sharded."""
+    if step.parallel is None:
+        yield from _applicable(host_states_lever(step), step, device)
+
+
 def _choices(
     step: TrainingStep, device: Device, plain: tuple[Lever, ...]
 ) -> Iterator[tuple[Lever, ...]]:
@@ -139,8 +154,8 @@ def _choices(
         precisions = [(half,)] if computes_in_float32(step) else [()]
         if "fp16" not in half.name:
             precisions.append((half_weights_lever(),))
-    bits = [(lever,) for lever in eight_bit_levers(step)]
-    for precision, optimizer in itertools.product(precisions, [plain, *bits]):
+    others = [(lever,) for lever in (*_on_host(step, device), *eight_bit_levers(step))]
+    for precision, optimizer in itertools.product(precisions, [plain, *others]):
         yield (*precision, *optimizer)
     lora, qlora = adapter_levers(step)
     for precision in reversed(precisions):  # frozen weights lose nothing by their rounding
@@ -165,7 +180,8 @@ def state_bytes(levers: Sequence[Lever], step: TrainingStep, device: Device) -> 
         state = _optimizer_state(changed, trained, device)
         ranks = 1 if changed.parallel is None else changed.parallel.world_size
     shared = sum(_bytes_of(tensor, None) for tensor in others)
-    return StateBytes((shards + state.device) // ranks + shared, state.host // ranks)
+    on_device = (shards + state.device) // ranks + shared
+    return dataclasses.replace(state, device=on_device, host=state.host // ranks)
 
 
 def _is_stepped_in_backward(parameter: torch.nn.Parameter) -> bool:
@@ -227,4 +243,4 @@ def _state_of(optimizer: torch.optim.Optimizer, counts: Counter[Any]) -> StateBy
                     size = block_bytes(tensor.nbytes) * (1 if is_shared else count)
                     total[tensor.device.type] += size
                 counted_ids.add(id(tensor))
-    return StateBytes(total["cuda"], total["cpu"])
+    return StateBytes(total["cuda"], total["cpu"], isinstance(optimizer, OffloadedStates))

@@ -11,6 +11,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from acplan._advise.levers import (
+    NOTHING,
     ROUNDING,
     Lever,
     NotApplicable,
@@ -18,8 +19,9 @@ from acplan._advise.levers import (
     optimizer_made_again,
     optimizer_setting,
 )
+from acplan._base.offloaded_states import OffloadedStates, offload_states
 from acplan._device.devices import Device
-from acplan._step.optimizers import OptimizerLike, innermost
+from acplan._step.optimizers import ON_HOST, OptimizerLike, innermost
 from acplan._step.training_step import TrainingStep
 
 
@@ -128,24 +130,64 @@ def optimizer_for_others(step: TrainingStep) -> OptimizerLike:
     return lambda parameters: kind(parameters, **inner.defaults)
 
 
+# Implementations that `optimizer` of acplan.trace may name.
+_FUSED_NAMES = {"AdamW": "adamw-fused", "Adam": "adam-fused", "SGD": "sgd-fused"}
+
+
 def fused_lever(step: TrainingStep) -> Lever:
     """Returns the lever of the optimizer's fused implementation."""
-    # A lever that needs no second implementation of the optimizer may be named in a trace.
-    names_by_class = {"AdamW": "adamw-fused", "Adam": "adam-fused", "SGD": "sgd-fused"}
-    default = "adamw" if step.optimizer is None else step.optimizer
-    try:
-        kind = optimizer_class(step).__name__
-    except Exception:  # of a function of the user's that needs the model's own parameters
-        kind = "..."
-    is_plain = isinstance(default, str) and default.lower() in ("adamw", "adam", "sgd")
-    option = repr(names_by_class[kind]) if is_plain and kind in names_by_class else "optimizer"
+    kind = _class_name(step)
     return Lever(
         "fused optimizer",
         f"optimizer = torch.optim.{kind}(model.parameters(), ..., fused=True)",
         optimizer_setting(implemented(fused=True, foreach=False)),
         "optimizer",
-        options={"optimizer": option},
+        options={"optimizer": _fused_option(step, kind)},
     )
+
+
+HOST_STATES = "state on the host"
+
+
+def host_states_lever(step: TrainingStep) -> Lever:
+    """Returns the lever of the optimizer's states in the host's memory, with the fused
+    implementation if there is one."""
+    kind = _class_name(step)
+    is_fused = kind in _FUSED_NAMES
+    arguments = "model.parameters(), ..., fused=True" if is_fused else "model.parameters(), ..."
+    own = f"torch.optim.{kind}({arguments})"
+    return Lever(
+        HOST_STATES,
+        f"optimizer = acplan.offload_states({own})",
+        optimizer_setting(_on_host),
+        "optimizer",
+        NOTHING,
+        {"optimizer": _fused_option(step, kind, ON_HOST)},
+    )
+
+
+def _on_host(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    if isinstance(optimizer, OffloadedStates):
+        raise NotApplicable("it is already set")
+    if type(optimizer).__name__ in _FUSED_NAMES:
+        with contextlib.suppress(NotApplicable):
+            optimizer = implemented(fused=True, foreach=False)(optimizer)
+    return offload_states(optimizer)
+
+
+def _class_name(step: TrainingStep) -> str:
+    try:
+        return optimizer_class(step).__name__
+    except Exception:  # of a function of the user's that needs the model's own parameters
+        return "..."
+
+
+def _fused_option(step: TrainingStep, kind: str, suffix: str = "") -> str:
+    """Returns the option `optimizer` of acplan.trace for the fused implementation, as Python: a
+    name if the step has its optimizer by name."""
+    default = "adamw" if step.optimizer is None else step.optimizer
+    is_plain = isinstance(default, str) and default.lower() in ("adamw", "adam", "sgd")
+    return repr(_FUSED_NAMES[kind] + suffix) if is_plain and kind in _FUSED_NAMES else "optimizer"
 
 
 # The option of acplan.trace and the class of each. Paged states wait in the host's memory.
