@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import acplan
 from acplan import AcplanError, offload_states
+from acplan._advise.host_states import LEVER, HostStates, Side
 from acplan._base import host_copies
 from acplan._base.host_copies import RELOAD
 from offloading import Device, LateQueues, Streams
@@ -221,16 +222,48 @@ def test_what_cannot_step_in_parts_is_refused() -> None:
         offload_states(parameters)  # type: ignore[arg-type] # what a user may give
 
 
-def test_it_is_a_lever() -> None:
+@pytest.mark.parametrize("budget", ["min", "100%", 1000])
+def test_it_is_a_lever_that_is_compared_with_recomputation(budget: str | int) -> None:
+    model, step = _net(), {"loss_fn": _loss, "optimizer": "adamw-fused", "workspaces": False}
     explanation = acplan.explain(
-        _net(),
-        torch.randn(4, 32),
-        loss_fn=_loss,
-        optimizer="adamw-fused",
-        levers=["optimizer: state on the host"],
-        time_limit=0.2,
-    )
+        model, torch.randn(64, 32), budget=budget, levers=[LEVER], time_limit=0.2, **step
+    )  # fmt: skip
     own, lever = explanation.levers
     assert lever.is_measured, lever.why_not
     assert own.step_ms is not None and lever.step_ms is not None
     assert lever.step_ms > own.step_ms
+    states, limit = explanation.host_states, explanation.limit
+    assert states is not None and limit is not None and states.budget_bytes == limit[0]
+    moved = 2 * sum(p.nbytes for p in model.parameters())
+    assert states.copies_ms == pytest.approx(moved / 25.1e9 * 1e3)
+    if budget == 1000:
+        assert not states.pays and "No plan fits in 1000 B, with them or without" in str(states)
+        return
+    # Two traces of the user's give the same figures, and the decision.
+    total_ms = []
+    for optimizer in ("adamw-fused", "adamw-fused-on-host"):
+        trace = acplan.trace(model, torch.randn(64, 32), **step | {"optimizer": optimizer})
+        plan = acplan.plan(trace, limit[0], time_limit=0.2)
+        step_ms = sum(operator["runtime_ms"] for operator in trace.data["operators"])
+        total_ms.append(step_ms + plan.recompute_ms)
+    assert [states.without.total_ms, states.on_host.total_ms] == pytest.approx(total_ms)
+    assert states.pays == (total_ms[1] < total_ms[0])
+    assert str(states) in str(explanation)
+
+
+def test_copies_that_cost_less_than_recomputation_pay() -> None:
+    states = HostStates(2**30, 2**20, 5.0, Side(100.0, 20.0), Side(105.0, 1.0))
+    assert states.pays and "takes 106.0 ms (1.0 by the plan) with them" in str(states)
+    assert not HostStates(2**30, 2**20, 5.0, Side(100.0, 5.0), Side(105.0, 1.0)).pays
+    nothing = HostStates(2**30, 2**20, 5.0, Side(100.0, None), Side(105.0, 1.0))
+    assert nothing.pays and "nothing that fits without: they pay." in str(nothing)
+
+
+def test_a_name_may_say_where_states_wait() -> None:
+    model, inputs = _net(), torch.randn(4, 32)
+    named = acplan.trace(model, inputs, loss_fn=_loss, optimizer="adamw-fused-on-host")
+    own = offload_states(torch.optim.AdamW(model.parameters(), fused=True))
+    expected = acplan.trace(model, inputs, loss_fn=_loss, optimizer=own)
+    assert named.live_bytes == expected.live_bytes
+    with pytest.raises(AcplanError, match="expected one of torch.optim's .*, found _Blockwise"):
+        acplan.trace(model, inputs, loss_fn=_loss, optimizer="adamw-8bit-on-host")

@@ -20,6 +20,7 @@ from acplan._advise.levers import LEVERS, with_levers
 from acplan._advise.sharding import sharded_step
 from acplan._advise.shortened import repeated_count, shortened
 from acplan._device.devices import DEVICES
+from acplan._step.interpolation import step_ms_of
 from acplan._step.training_step import TrainingStep
 
 _H100 = DEVICES["h100"]
@@ -44,6 +45,10 @@ def _bench(**options: Any) -> Bench:
     return Bench(step, _H100, Limit({"budget": "1GiB"}, 1 << 30), {"time_limit": 0.2}, False)
 
 
+def _on_host(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return acplan.offload_states(torch.optim.AdamW(parameters, fused=True))
+
+
 # A user would write the step in this way.
 @contextlib.contextmanager
 def _by_hand(names: tuple[str, ...]) -> Iterator[tuple[nn.Module, dict[str, Any]]]:
@@ -57,6 +62,7 @@ def _by_hand(names: tuple[str, ...]) -> Iterator[tuple[nn.Module, dict[str, Any]
         options["autocast"] = "bf16"
     for name, optimizer in (
         ("fused optimizer", lambda p: torch.optim.AdamW(p, fused=True)),
+        ("state on the host", _on_host),
         ("8-bit AdamW", "adamw-8bit"),
         ("paged 8-bit AdamW", "paged-adamw-8bit"),
     ):
@@ -79,16 +85,21 @@ def test_every_combination_is_the_step_that_one_would_write(which: str) -> None:
             continue
         if _LOSS in combination.names and not {"8-bit AdamW", "LoRA r=16"} & {*names[-1]}:
             continue  # no other case than those
+        if combination.in_group("optimizer") == "state on the host" and len(names[-1]) > 1:
+            continue
         state = bench.state_of(combination)
         attempt = bench.attempt(Case(combination, 1, state))
         assert attempt.fit is not None and not attempt.fit.plan.modules
         assert attempt.fit.peak_bytes == attempt.traced.peak_bytes >= state.device
+        if combination.in_group("optimizer") == "state on the host":
+            assert state.host > 0  # its copies are in the trace, once
+            assert attempt.fit.step_ms == pytest.approx(step_ms_of(attempt.traced))
         if any(name.startswith("QLoRA") for name in combination.names):
             continue  # it has no layers but bitsandbytes' own
         with _by_hand(combination.names) as (model, options):
             expected = acplan.trace(model, device="h100", workspaces=False, **options)
         assert attempt.traced.peak_bytes == expected.peak_bytes, combination.names
-    assert len(set(names)) == len(names) == 20
+    assert len(set(names)) == len(names) == 25
 
 
 # The update needs all of it at once: nothing but its temporaries comes on top.

@@ -187,7 +187,8 @@ def _fused_option(step: TrainingStep, kind: str, suffix: str = "") -> str:
     name if the step has its optimizer by name."""
     default = "adamw" if step.optimizer is None else step.optimizer
     is_plain = isinstance(default, str) and default.lower() in ("adamw", "adam", "sgd")
-    return repr(_FUSED_NAMES[kind] + suffix) if is_plain and kind in _FUSED_NAMES else "optimizer"
+    is_named = is_plain and kind in _FUSED_NAMES
+    return repr(_FUSED_NAMES[kind] + suffix) if is_named else "optimizer"
 
 
 # The option of acplan.trace and the class of each. Paged states wait in the host's memory.

@@ -196,8 +196,7 @@ def named_optimizer(name: str) -> OptimizerFn:
     near = difflib.get_close_matches(key, OPTIMIZERS, 1)
     raise AcplanError(
         f"optimizer: expected one of {', '.join(OPTIMIZERS)}, which may end in {ON_HOST}, "
-        f"found {name!r}"
-        + (f"; did you mean {near[0]}?" if near else "")
+        f"found {name!r}" + (f"; did you mean {near[0]}?" if near else "")
     )
 
 
