@@ -21,6 +21,7 @@ from acplan._advise.levers import (
     with_levers,
 )
 from acplan._advise.precision import (
+    EARLY_HOST_STATES,
     EIGHT_BIT_OPTIMIZERS,
     HOST_STATES,
     autocast_lever,
@@ -28,7 +29,7 @@ from acplan._advise.precision import (
     eight_bit_levers,
     fused_lever,
     half_weights_lever,
-    host_states_lever,
+    host_states_levers,
 )
 from acplan._advise.sharding import mixed_precision_lever
 from acplan._base.errors import AcplanError
@@ -43,11 +44,13 @@ from acplan._step.training_step import TrainingStep
 @dataclasses.dataclass(frozen=True)
 class StateBytes:
     """The bytes that exist during the update whatever is recomputed: those of the device, and
-    those that wait in the host's memory, whose copies a trace may have."""
+    those that wait in the host's memory, whose copies a trace may have. With `is_early`,
+    parameters are updated in backward, so that gradients are not there at once."""
 
     device: int
     host: int = 0
     has_copies: bool = False
+    is_early: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Combination:
         has temporary tensors of all parameters, or copies."""
         own = tuple(self.in_group(group) for group in ("precision", "method", "loss"))
         optimizer = self.in_group("optimizer") or "plain"
-        return (*own, optimizer if optimizer in ("plain", HOST_STATES) else "")
+        return (*own, optimizer if optimizer in ("plain", *_ON_HOST) else "")
 
     def in_group(self, group: str) -> str:
         """Returns the name of its lever of a group, or "" if it has none."""
@@ -80,7 +83,7 @@ class Combination:
     def is_milder_than(self, other: "Combination") -> bool:
         """Returns whether the other one has all of its levers and more, so that it saves memory
         and does not compute less. An optimizer with a smaller state counts as more, except
-        beside states that are copied."""
+        beside states that are copied, for which the step waits."""
         if self.names == other.names:
             return False
         if not self._computes_less(other):
@@ -90,9 +93,9 @@ class Combination:
         if self.in_group("loss") not in ("", other.in_group("loss")):
             return False
         own, others = self.in_group("optimizer"), other.in_group("optimizer")
-        return own == others or (
-            own != HOST_STATES and _ORDER.index(own) < _ORDER.index(others)
-        )
+        if own in _ON_HOST and others not in _ON_HOST:
+            return False
+        return own == others or _ORDER.index(own) < _ORDER.index(others)
 
     def _computes_less(self, other: "Combination") -> bool:
         """Returns whether both train adapters alone, and the other one casts frozen weights
@@ -106,7 +109,8 @@ class Combination:
 
 
 _FUSED_LOSS = "loss: fused with the last layer"
-_ORDER = ("", "fused optimizer", HOST_STATES, *EIGHT_BIT_OPTIMIZERS)
+_ON_HOST = (EARLY_HOST_STATES, HOST_STATES)
+_ORDER = ("", "fused optimizer", *_ON_HOST, *EIGHT_BIT_OPTIMIZERS)
 
 
 def combinations(step: TrainingStep, device: Device) -> list[Combination]:
@@ -114,9 +118,11 @@ def combinations(step: TrainingStep, device: Device) -> list[Combination]:
     those with weights of four bits last."""
     plain = tuple(_applicable(fused_lever(step), step, device))
     losses = [(), *[(lever,) for lever in _applicable(LEVERS[_FUSED_LOSS], step, device)]]
-    on_host = tuple(_on_host(step, device))
-    choices = [(), plain, on_host] + [
-        (*levers, *loss) for levers in _choices(step, device, plain) for loss in losses
+    on_host = [(lever,) for lever in _on_host(step, device)]
+    choices = [(), plain, *on_host] + [
+        (*levers, *loss)
+        for levers in _choices(step, device, [plain, *on_host])
+        for loss in losses
     ]
     results = [Combination(levers) for levers in dict.fromkeys(choices)]
     return sorted(results, key=_mildness)
@@ -137,15 +143,16 @@ def _applicable(lever: Lever, step: TrainingStep, device: Device) -> Iterator[Le
 
 
 def _on_host(step: TrainingStep, device: Device) -> Iterator[Lever]:
-    """Yields the lever of states on the host; none if the model is sharded."""
-    if step.parallel is None:
-        yield from _applicable(host_states_lever(step), step, device)
+    """Yields the levers of states on the host; none if the model is sharded."""
+    for lever in host_states_levers(step) if step.parallel is None else []:
+        yield from _applicable(lever, step, device)
 
 
 def _choices(
-    step: TrainingStep, device: Device, plain: tuple[Lever, ...]
+    step: TrainingStep, device: Device, optimizers: Sequence[tuple[Lever, ...]]
 ) -> Iterator[tuple[Lever, ...]]:
-    """Yields precisions with optimizers, of which `plain` is the step's own, and adapters."""
+    """Yields precisions with these optimizers, which have the step's own state, and those of 8
+    bits, and adapters."""
     is_sharded = step.parallel is not None
     precisions: list[tuple[Lever, ...]] = [()]
     if any(p.dtype == torch.float32 for p in step.model.parameters()):
@@ -154,8 +161,8 @@ def _choices(
         precisions = [(half,)] if computes_in_float32(step) else [()]
         if "fp16" not in half.name:
             precisions.append((half_weights_lever(),))
-    others = [(lever,) for lever in (*_on_host(step, device), *eight_bit_levers(step))]
-    for precision, optimizer in itertools.product(precisions, [plain, *others]):
+    bits = [(lever,) for lever in eight_bit_levers(step)]
+    for precision, optimizer in itertools.product(precisions, [*optimizers, *bits]):
         yield (*precision, *optimizer)
     lora, qlora = adapter_levers(step)
     for precision in reversed(precisions):  # frozen weights lose nothing by their rounding
@@ -172,12 +179,13 @@ def state_bytes(levers: Sequence[Lever], step: TrainingStep, device: Device) -> 
         trained = [p for p in parameters if p.requires_grad]
         dtype = changed.param_dtype
         shards = sum(_bytes_of(p, dtype) for p in parameters)
-        if changed.step_fn is None and not any(map(_is_stepped_in_backward, trained)):
+        state = _optimizer_state(changed, trained, device)
+        is_early = state.is_early or any(map(_is_stepped_in_backward, trained))
+        if changed.step_fn is None and not is_early:
             shards += sum(_bytes_of(p, dtype) for p in trained)  # their gradients
         # Labels may be the same tensor as the inputs.
         inputs = {id(t): t for t in tensors_in((changed.args, changed.kwargs))}
         others = [*changed.model.buffers(), *inputs.values()]
-        state = _optimizer_state(changed, trained, device)
         ranks = 1 if changed.parallel is None else changed.parallel.world_size
     shared = sum(_bytes_of(tensor, None) for tensor in others)
     on_device = (shards + state.device) // ranks + shared
@@ -243,4 +251,6 @@ def _state_of(optimizer: torch.optim.Optimizer, counts: Counter[Any]) -> StateBy
                     size = block_bytes(tensor.nbytes) * (1 if is_shared else count)
                     total[tensor.device.type] += size
                 counted_ids.add(id(tensor))
-    return StateBytes(total["cuda"], total["cpu"], isinstance(optimizer, OffloadedStates))
+    has_copies = isinstance(optimizer, OffloadedStates)
+    is_early = isinstance(optimizer, OffloadedStates) and optimizer.early is not None
+    return StateBytes(total["cuda"], total["cpu"], has_copies, is_early)

@@ -21,7 +21,12 @@ from acplan._advise.levers import (
 )
 from acplan._base.offloaded_states import OffloadedStates, offload_states
 from acplan._device.devices import Device
-from acplan._step.optimizers import ON_HOST, OptimizerLike, innermost
+from acplan._step.optimizers import (
+    ON_HOST,
+    ON_HOST_IN_BACKWARD,
+    OptimizerLike,
+    innermost,
+)
 from acplan._step.training_step import TrainingStep
 
 
@@ -147,32 +152,56 @@ def fused_lever(step: TrainingStep) -> Lever:
 
 
 HOST_STATES = "state on the host"
+EARLY_HOST_STATES = "state on the host, update in backward"
 
 
-def host_states_lever(step: TrainingStep) -> Lever:
-    """Returns the lever of the optimizer's states in the host's memory, with the fused
-    implementation if there is one."""
+def host_states_levers(step: TrainingStep) -> list[Lever]:
+    """Returns the levers of the optimizer's states in the host's memory, with the fused
+    implementation if there is one. The model must not be sharded."""
+    return [_host_states_lever(step, is_early) for is_early in (True, False)]
+
+
+def _host_states_lever(step: TrainingStep, is_early: bool) -> Lever:
     kind = _class_name(step)
-    is_fused = kind in _FUSED_NAMES
-    arguments = "model.parameters(), ..., fused=True" if is_fused else "model.parameters(), ..."
-    own = f"torch.optim.{kind}({arguments})"
+    fused = ", fused=True" if kind in _FUSED_NAMES else ""
+    early = ", in_backward=True" if is_early else ""
+    own = f"torch.optim.{kind}(model.parameters(), ...{fused})"
+    suffix = ON_HOST_IN_BACKWARD if is_early else ON_HOST
+
+    @contextlib.contextmanager
+    def setting(step: TrainingStep) -> Iterator[TrainingStep]:
+        if is_early and _reads_gradients(step):
+            raise NotApplicable("gradients are combined or read before the update")
+
+        def on_host(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+            return _on_host(optimizer, is_early)
+
+        with optimizer_setting(on_host)(step) as changed:
+            yield changed
+
     return Lever(
-        HOST_STATES,
-        f"optimizer = acplan.offload_states({own})",
-        optimizer_setting(_on_host),
+        EARLY_HOST_STATES if is_early else HOST_STATES,
+        f"optimizer = acplan.offload_states({own}{early})",
+        setting,
         "optimizer",
         NOTHING,
-        {"optimizer": _fused_option(step, kind, ON_HOST)},
+        {"optimizer": _fused_option(step, kind, suffix)},
     )
 
 
-def _on_host(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+def _reads_gradients(step: TrainingStep) -> bool:
+    """Returns whether the step has several gradients, or reads them before the update."""
+    clips = step.clip_grad_norm is not None or step.clip_grad_value is not None
+    return step.accumulate > 1 or clips or step.grad_scaler or step.step_fn is not None
+
+
+def _on_host(optimizer: torch.optim.Optimizer, is_early: bool) -> torch.optim.Optimizer:
     if isinstance(optimizer, OffloadedStates):
         raise NotApplicable("it is already set")
     if type(optimizer).__name__ in _FUSED_NAMES:
         with contextlib.suppress(NotApplicable):
             optimizer = implemented(fused=True, foreach=False)(optimizer)
-    return offload_states(optimizer)
+    return offload_states(optimizer, in_backward=is_early)
 
 
 def _class_name(step: TrainingStep) -> str:

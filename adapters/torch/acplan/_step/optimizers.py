@@ -135,8 +135,8 @@ OPTIMIZERS: Mapping[str, OptimizerFn] = {
     "adafactor": _from_torch("Adafactor"),
 }
 
-# The end of a name whose states wait in the host's memory, as in "adamw-fused-on-host".
-ON_HOST = "-on-host"
+# The ends of names whose states wait in the host's memory, as in "adamw-fused-on-host".
+ON_HOST, ON_HOST_IN_BACKWARD = "-on-host", "-on-host-in-backward"
 
 # The names that transformers' TrainingArguments have for some of them.
 _ALIASES: Mapping[str, str] = {
@@ -187,16 +187,18 @@ def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
 
 def named_optimizer(name: str) -> OptimizerFn:
     key = name.lower().replace("_", "-")
-    if key.endswith(ON_HOST):
-        own = named_optimizer(key.removesuffix(ON_HOST))
-        return lambda parameters: offload_states(own(parameters))
+    for end in (ON_HOST, ON_HOST_IN_BACKWARD):
+        if key.endswith(end):
+            own, is_early = named_optimizer(key.removesuffix(end)), end != ON_HOST
+            return lambda parameters: offload_states(own(parameters), in_backward=is_early)
     key = _ALIASES.get(key, key)
     if key in OPTIMIZERS:
         return OPTIMIZERS[key]
     near = difflib.get_close_matches(key, OPTIMIZERS, 1)
     raise AcplanError(
-        f"optimizer: expected one of {', '.join(OPTIMIZERS)}, which may end in {ON_HOST}, "
-        f"found {name!r}" + (f"; did you mean {near[0]}?" if near else "")
+        f"optimizer: expected one of {', '.join(OPTIMIZERS)}, which may end in {ON_HOST} or "
+        f"{ON_HOST_IN_BACKWARD}, found {name!r}"
+        + (f"; did you mean {near[0]}?" if near else "")
     )
 
 
