@@ -175,11 +175,10 @@ FrontierAnswer AskFrontier(const Question& question,
     SearchLimits of_plan = solver::LeftOf(limits, stopwatch.Seconds());
     of_plan.time_limit_s /= static_cast<double>(answer.plans.size() - k);
     Plan& plan = answer.plans[k];
-    plan = WithOffloadBound(
-        question, answer.families,
-        WithOffload(FamilyOf(answer.families, plan).problem, plan, *link,
-                    of_plan, offloading_units),
-        *link, of_plan);
+    plan = WithOffloadBound(question, answer.families,
+                            WithOffload(FamilyOf(answer.families, plan).problem,
+                                        plan, *link, of_plan, offloading_units),
+                            *link, of_plan);
     if (on_plan) on_plan(k + 1, bytes.size());
   }
   return answer;

@@ -148,13 +148,13 @@ RoomyStep WithRoomOfLink(const Trace& trace, const LinkLimits& link,
   double before_ms = 0;
   double most_bytes = 0;
   for (Time k = 0; k < trace.backward_end; ++k) {
-    const double sent = Carried(link.rates.to_host, before_ms + cost_ms);
+    const double away = Carried(link.rates.to_host, before_ms + cost_ms);
     const double back =
         Carried(link.rates.to_device, passes_ms - before_ms + cost_ms) +
         static_cast<double>(lost_bytes);
-    most_bytes = std::max(most_bytes, std::min(sent, back));
-    if (back <= sent) break;
-    sent_bytes.push_back(sent);
+    most_bytes = std::max(most_bytes, std::min(away, back));
+    if (back <= away) break;
+    sent_bytes.push_back(away);
     before_ms += trace.operators[graph::OperatorAt(k)].runtime_ms;
   }
   if (link.host_memory_bytes < INT64_MAX)
@@ -187,7 +187,8 @@ Plan WithOffloadBound(const Question& question, const Families& families,
   if (plan.status != PlanStatus::kFeasible) return plan;
   const solver::Stopwatch watch;
   const solver::SearchLimits of_bound{
-      .time_limit_s = std::min(kMostBoundSeconds, kBoundShare * limits.time_limit_s),
+      .time_limit_s =
+          std::min(kMostBoundSeconds, kBoundShare * limits.time_limit_s),
       .interrupted = limits.interrupted};
   const double bound_ms =
       BoundSearch(question, plan, link, LostBytes(families), of_bound).Run();

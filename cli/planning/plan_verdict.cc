@@ -35,12 +35,11 @@ PlanVerdict VerdictOn(const Plan& plan) {
       plan.solver.name == "cbc" ? "nodes of CBC" : "labels");
   switch (plan.status) {
     case PlanStatus::kOptimal:
-      return {
-          "optimal",
-          fmt::format(": no plan within the {} {} less (gap 0, {})\n",
-                      plan.device ? "device" : "budget",
-                      plan.offload ? "recomputes and waits" : "recomputes",
-                      effort)};
+      return {"optimal",
+              fmt::format(": no plan within the {} {} less (gap 0, {})\n",
+                          plan.device ? "device" : "budget",
+                          plan.offload ? "recomputes and waits" : "recomputes",
+                          effort)};
     case PlanStatus::kFeasible:
       if (plan.device) {
         return {"feasible",

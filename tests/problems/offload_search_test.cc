@@ -15,9 +15,9 @@
 
 #include "graph/base/input_error.h"
 #include "graph/trace/link_time.h"
-#include "problems/offload_bound.h"
 #include "problems/offload/least_offload.h"
 #include "problems/offload/movables.h"
+#include "problems/offload_bound.h"
 #include "tests/problems/trace/trace_case.h"
 
 namespace acplan::problems {

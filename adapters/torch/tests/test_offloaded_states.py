@@ -220,7 +220,8 @@ def test_gradients_of_several_passes_are_refused() -> None:
     _loss(model(torch.randn(4, 32))).backward()
     with pytest.raises(AcplanError, match="a second gradient of a parameter before"):
         _loss(model(torch.randn(4, 32))).backward()
-    inputs, options = torch.randn(4, 32), {"loss_fn": _loss, "optimizer": wrapped}
+    inputs = torch.randn(4, 32)
+    options: Any = {"loss_fn": _loss, "optimizer": wrapped}
     with pytest.raises(AcplanError, match="a second gradient"):
         acplan.trace(_net_of(wrapped), inputs, accumulate=2, **options)
     with pytest.raises(AcplanError, match="clip_grad_norm: .* in_backward"):
@@ -279,7 +280,8 @@ def test_what_cannot_step_in_parts_is_refused() -> None:
 
 @pytest.mark.parametrize("budget", ["min", "100%", 1000])
 def test_it_is_a_lever_that_is_compared_with_recomputation(budget: str | int) -> None:
-    model, step = _net(), {"loss_fn": _loss, "optimizer": "adamw-fused", "workspaces": False}
+    model = _net()
+    step: Any = {"loss_fn": _loss, "optimizer": "adamw-fused", "workspaces": False}
     explanation = acplan.explain(
         model, torch.randn(64, 32), budget=budget, levers=[LEVER], time_limit=0.2, **step
     )  # fmt: skip
@@ -289,8 +291,8 @@ def test_it_is_a_lever_that_is_compared_with_recomputation(budget: str | int) ->
     assert lever.step_ms > own.step_ms
     states, limit = explanation.host_states, explanation.limit
     assert states is not None and limit is not None and states.budget_bytes == limit[0]
-    moved = 2 * sum(p.nbytes for p in model.parameters())
-    assert states.copies_ms == pytest.approx(2 * moved / 25.1e9 * 1e3)  # in one part
+    state_bytes = 2 * sum(p.nbytes for p in model.parameters())
+    assert states.copies_ms == pytest.approx(2 * state_bytes / 25.1e9 * 1e3)  # in one part
     if budget == 1000:
         assert not states.pays and "No plan fits in 1000 B, with them or without" in str(states)
         return
@@ -301,7 +303,7 @@ def test_it_is_a_lever_that_is_compared_with_recomputation(budget: str | int) ->
         plan = acplan.plan(trace, limit[0], time_limit=0.2)
         step_ms = sum(operator["runtime_ms"] for operator in trace.data["operators"])
         total_ms.append(step_ms + plan.recompute_ms)
-    assert [states.without.total_ms, states.on_host.total_ms] == pytest.approx(total_ms)
+    assert [states.plain.total_ms, states.on_host.total_ms] == pytest.approx(total_ms)
     assert states.pays == (total_ms[1] < total_ms[0])
     assert str(states) in str(explanation)
 
@@ -317,9 +319,9 @@ def test_copies_that_cost_less_than_recomputation_pay() -> None:
 def test_a_name_may_say_where_states_wait() -> None:
     model, inputs = _net(), torch.randn(4, 32)
     for name, is_early in (("adamw-on-host", False), ("adamw-on-host-in-backward", True)):
-        named = acplan.trace(model, inputs, loss_fn=_loss, optimizer=name)
+        trace = acplan.trace(model, inputs, loss_fn=_loss, optimizer=name)
         own = offload_states(torch.optim.AdamW(model.parameters()), in_backward=is_early)
         expected = acplan.trace(model, inputs, loss_fn=_loss, optimizer=own)
-        assert named.live_bytes == expected.live_bytes
+        assert trace.live_bytes == expected.live_bytes
     with pytest.raises(AcplanError, match="expected one of torch.optim's .*, found _Blockwise"):
         acplan.trace(model, inputs, loss_fn=_loss, optimizer="adamw-8bit-on-host")

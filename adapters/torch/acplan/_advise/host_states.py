@@ -1,4 +1,4 @@
-"""Whether the optimizer's states on the host beat recomputation within a budget."""
+"""The optimizer's states on the host beside recomputation, within a budget."""
 
 import dataclasses
 from typing import Any
@@ -34,12 +34,12 @@ class HostStates:
     budget_bytes: int
     freed_bytes: int
     copies_ms: float
-    without: Side
+    plain: Side
     on_host: Side
 
     @property
     def pays(self) -> bool:
-        return self.on_host.total_ms < self.without.total_ms
+        return self.on_host.total_ms < self.plain.total_ms
 
     def __str__(self) -> str:
         start = (
@@ -47,11 +47,11 @@ class HostStates:
             f"their copies take {self.copies_ms:,.1f} ms of an iteration.\n"
         )
         budget = size(self.budget_bytes)
-        if self.on_host.added_ms is None and self.without.added_ms is None:
+        if self.on_host.added_ms is None and self.plain.added_ms is None:
             return f"{start}No plan fits in {budget}, with them or without.\n"
         return (
             f"{start}In {budget}, an iteration takes {_text(self.on_host)} with them, "
-            f"{_text(self.without)} without: they {'pay' if self.pays else 'do not pay'}.\n"
+            f"{_text(self.plain)} without: they {'pay' if self.pays else 'do not pay'}.\n"
         )
 
 
@@ -62,14 +62,14 @@ def _text(side: Side) -> str:
 
 
 def compare(
-    without: Trace, on_host: Trace, budget_bytes: int, options: dict[str, Any]
+    plain: Trace, on_host: Trace, budget_bytes: int, options: dict[str, Any]
 ) -> HostStates:
     """Plans both traces, which differ in where the states are, within the budget."""
     return HostStates(
         budget_bytes,
-        max(0, without.peak_bytes - on_host.peak_bytes),
+        max(0, plain.peak_bytes - on_host.peak_bytes),
         on_host.accumulate * sum(_times(on_host, _COPIES)),
-        _side(without, budget_bytes, options),
+        _side(plain, budget_bytes, options),
         _side(on_host, budget_bytes, options),
     )
 

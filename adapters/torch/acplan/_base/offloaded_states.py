@@ -172,7 +172,7 @@ class EarlyUpdates:
             for number, group in enumerate(optimizer.param_groups)
             for parameter in group["params"]
         }
-        self._seen: set[torch.nn.Parameter] = set()
+        self._early_parameters: set[torch.nn.Parameter] = set()
         self._growing = _EarlyPart([], [])
         self._complete = _EarlyPart([], [])
         self._leaving: Copies = []
@@ -183,8 +183,8 @@ class EarlyUpdates:
     @torch.no_grad()
     def _take(self, parameter: torch.Tensor) -> None:
         assert isinstance(parameter, torch.nn.Parameter)
-        _require_first(parameter in self._seen)
-        self._seen.add(parameter)
+        _require_first(parameter in self._early_parameters)
+        self._early_parameters.add(parameter)
         growing = self._growing
         if growing.size and growing.size + parameter.nbytes > self._optimizer.part_bytes:
             self._update(self._complete)
@@ -199,7 +199,7 @@ class EarlyUpdates:
         self._update(self._growing)
         finish(self._leaving)
         self._complete, self._growing = _EarlyPart([], []), _EarlyPart([], [])
-        self._seen.clear()
+        self._early_parameters.clear()
 
     def _update(self, part: "_EarlyPart") -> None:
         finish(part.coming)

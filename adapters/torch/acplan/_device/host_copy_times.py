@@ -3,7 +3,7 @@
 A step of an optimizer whose states wait on the host (_base/offloaded_states.py) has two
 queues, one each way of the link. A copy begins when the device comes to its operator and the
 copy before it has ended. It takes no time of the device, which waits where the program waits
-for it. That is the model of the link that plans have (graph/trace/link_time.h).
+for it. Plans have the same model of the link (graph/trace/link_time.h).
 """
 
 from collections.abc import Iterable, Sequence
