@@ -23,8 +23,8 @@ namespace {
 
 constexpr int64_t kRoomStorages = 64;
 constexpr int kBoundTrials = 4;
-constexpr double kBoundShare = 0.1;  // of the time limit
-constexpr double kMostBoundSeconds = 1;
+constexpr double kBoundShare = 0.25;  // of the time limit
+constexpr double kMostBoundSeconds = 2.5;
 // Costs whose shares differ by less are equal.
 constexpr double kSameShare = 1e-9;
 constexpr double kNearShare = 0.01;
@@ -91,7 +91,7 @@ class BoundSearch {
       const bool is_interrupted =
           limits_.interrupted != nullptr && limits_.interrupted->load();
       if (seconds <= 0 || is_interrupted) break;
-      const double at_most = BoundFor(most, seconds / (kBoundTrials - k));
+      const double at_most = BoundFor(most, seconds / 2);
       bound = std::max(bound, std::min(most, at_most));
       if (at_most >= most) {
         low = most;

@@ -74,8 +74,8 @@ std::optional<problems::TimesOffOptions> TimesOffFlags::Parse(
   if (!offload.empty()) {
     throw InputError(
         flag +
-        ": cannot be combined with --offload, as no bound is known "
-        "for plans with offload");
+        ": cannot be combined with --offload, whose bound is for "
+        "these run-times");
   }
   if (robust && !allocator.device_memory.empty()) {
     throw InputError("--robust: needs --budget");

@@ -32,7 +32,7 @@ _MODELS = (
 # Bytes a second each way: PCIe 3 and 4 of 16 lanes as copies get them, and a quarter of
 # NVLink-C2C.
 _LINKS = {"12GB/s": 12e9, "25GB/s": 25e9, "100GB/s": 100e9}
-_OPTIONS = {"decisions": "save,recompute,skip", "segments": "auto", "time_limit": "8"}
+_OPTIONS = {"decisions": "save,recompute,skip", "segments": "auto", "time_limit": "20"}
 # The largest class of numbered modules, or one that is called more often and nearly as large.
 _NEARLY = 0.8
 

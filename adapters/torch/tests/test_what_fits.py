@@ -102,7 +102,7 @@ def test_every_combination_is_the_step_that_one_would_write(which: str) -> None:
         with _by_hand(combination.names) as (model, options):
             expected = acplan.trace(model, device="h100", workspaces=False, **options)
         assert attempt.traced.peak_bytes == expected.peak_bytes, combination.names
-    assert len(set(names)) == len(names) == 30
+    assert len(set(names)) == len(names) == 28
 
 
 # The update needs all of it at once: nothing but its temporaries comes on top.

@@ -119,10 +119,12 @@ def combinations(step: TrainingStep, device: Device) -> list[Combination]:
     plain = tuple(_applicable(fused_lever(step), step, device))
     losses = [(), *[(lever,) for lever in _applicable(LEVERS[_FUSED_LOSS], step, device)]]
     on_host = [(lever,) for lever in _on_host(step, device)]
-    choices = [(), plain, *on_host] + [
+    choices = [(), plain, *on_host, *_choices(step, device, [plain, *on_host])]
+    # Of two ways with states on the host, the better one is tried with another loss.
+    choices += [
         (*levers, *loss)
-        for levers in _choices(step, device, [plain, *on_host])
-        for loss in losses
+        for levers in _choices(step, device, [plain, *on_host[:1]])
+        for loss in losses[1:]
     ]
     results = [Combination(levers) for levers in dict.fromkeys(choices)]
     return sorted(results, key=_mildness)
