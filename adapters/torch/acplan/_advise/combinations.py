@@ -120,7 +120,7 @@ def combinations(step: TrainingStep, device: Device) -> list[Combination]:
     losses = [(), *[(lever,) for lever in _applicable(LEVERS[_FUSED_LOSS], step, device)]]
     on_host = [(lever,) for lever in _on_host(step, device)]
     choices = [(), plain, *on_host, *_choices(step, device, [plain, *on_host])]
-    # Of two ways with states on the host, the better one is tried with another loss.
+    # The better one of two ways with states on the host is tried with another loss.
     choices += [
         (*levers, *loss)
         for levers in _choices(step, device, [plain, *on_host[:1]])
