@@ -175,7 +175,7 @@ def test_if_nothing_fits_the_answer_says_what_would() -> None:
         ({"seconds": "a"}, "seconds: expected a number of at least 0, found 'a'"),
         ({"seconds": -1}, "seconds: expected a number of at least 0, found -1"),
         ({"gpus": 0}, "gpus: expected a whole number, 1 or more, found 0"),
-        ({"device": "H10"}, "device: expected one of a100"),
+        ({"device": "H10"}, "device: expected one of t4, v100"),
         ({"budget": 80}, "which is 80 bytes; did you mean"),
         ({"budget": "1GiB", "device_memory": "1GiB"}, "expected a budget or device_memory"),
         ({"mesh": {"dp": 2}, "parallelize": lambda *_: None}, "gpus= shards it"),
