@@ -6,6 +6,7 @@
 #include "problems/any_schedule.h"
 #include "problems/budget_frontier.h"
 #include "problems/host_plans.h"
+#include "problems/offload_bound.h"
 #include "problems/offload_plans.h"
 #include "problems/times_off_plans.h"
 
@@ -130,9 +131,12 @@ Answer Ask(const Question& question, const Budget& budget,
       PlanFor(answer.families, budget_bytes, of_plan, known_plans);
   answer.family = best.plan.HasPlan() ? best.family : 0;
   answer.plan =
-      link ? WithOffload(answer.problem(), std::move(best.plan), *link,
-                         solver::LeftOf(limits, stopwatch.Seconds()),
-                         offloading_units)
+      link ? WithOffloadBound(
+                 question, answer.families,
+                 WithOffload(answer.problem(), std::move(best.plan), *link,
+                             solver::LeftOf(limits, stopwatch.Seconds()),
+                             offloading_units),
+                 *link, limits)
            : WithAnySchedule(answer.families.front().problem,
                              std::move(best.plan), LimitsOfAnySchedule(limits));
   return WithTimesOff(question, WithHost(question, std::move(answer), limits),
@@ -171,8 +175,10 @@ FrontierAnswer AskFrontier(const Question& question,
     SearchLimits of_plan = solver::LeftOf(limits, stopwatch.Seconds());
     of_plan.time_limit_s /= static_cast<double>(answer.plans.size() - k);
     Plan& plan = answer.plans[k];
-    plan = WithOffload(FamilyOf(answer.families, plan).problem, plan, *link,
-                       of_plan, offloading_units);
+    plan = WithOffloadBound(question, answer.families,
+                            WithOffload(FamilyOf(answer.families, plan).problem,
+                                        plan, *link, of_plan, offloading_units),
+                            *link, of_plan);
     if (on_plan) on_plan(k + 1, bytes.size());
   }
   return answer;

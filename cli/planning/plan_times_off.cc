@@ -72,10 +72,9 @@ std::optional<problems::TimesOffOptions> TimesOffFlags::Parse(
                      ": needs a plan on a trace, under the memory model trace");
   }
   if (!offload.empty()) {
-    throw InputError(
-        flag +
-        ": cannot be combined with --offload, as no bound is known "
-        "for plans with offload");
+    throw InputError(flag +
+                     ": cannot be combined with --offload, whose bound is for "
+                     "these run-times");
   }
   if (robust && !allocator.device_memory.empty()) {
     throw InputError("--robust: needs --budget");

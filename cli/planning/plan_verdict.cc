@@ -35,10 +35,11 @@ PlanVerdict VerdictOn(const Plan& plan) {
       plan.solver.name == "cbc" ? "nodes of CBC" : "labels");
   switch (plan.status) {
     case PlanStatus::kOptimal:
-      return {
-          "optimal",
-          fmt::format(": no plan within the {} recomputes less (gap 0, {})\n",
-                      plan.device ? "device" : "budget", effort)};
+      return {"optimal",
+              fmt::format(": no plan within the {} {} less (gap 0, {})\n",
+                          plan.device ? "device" : "budget",
+                          plan.offload ? "recomputes and waits" : "recomputes",
+                          effort)};
     case PlanStatus::kFeasible:
       if (plan.device) {
         return {"feasible",
@@ -56,7 +57,9 @@ PlanVerdict VerdictOn(const Plan& plan) {
       }
       if (plan.offload) {
         return {"feasible",
-                fmt::format(": no bound is known for plans with offload ({})\n",
+                fmt::format(": no plan over this link recomputes and waits "
+                            "less than {} (gap {}, {})\n",
+                            FormatMs(plan.bound_ms), FormatPercentUp(plan.gap),
                             effort)};
       }
       return {

@@ -17,6 +17,7 @@
 #include "graph/trace/link_time.h"
 #include "problems/offload/least_offload.h"
 #include "problems/offload/movables.h"
+#include "problems/offload_bound.h"
 #include "tests/problems/trace/trace_case.h"
 
 namespace acplan::problems {
@@ -97,11 +98,27 @@ std::optional<double> LeastCost(const TraceCase& c,
   return is_known ? std::optional(least) : std::nullopt;
 }
 
+// Returns the bound of plans over a link that is found for a plan.
+double BoundOf(const TraceCase& c, const OffloadPlan& best,
+               int64_t budget_bytes, const LinkLimits& limits) {
+  Question question{.profile = &c.profile, .tree = &c.tree, .trace = &c.trace};
+  question.options.memory.model = MemoryModel::kTrace;
+  question.options.may_skip = true;
+  Plan plan;
+  plan.budget_bytes = budget_bytes;
+  plan.status = PlanStatus::kFeasible;
+  plan.recompute_ms = best.use.recompute_ms;
+  plan.offload = PlanOffload{.stall_ms = best.stall_ms};
+  return WithOffloadBound(question, BuildFamilies(question), plan, limits, {})
+      .bound_ms;
+}
+
 // The search starts from every plan, so the best of all choices is the most
-// that it may find.
+// that it may find, and no bound is above it.
 TEST(OffloadSearch, FindsNothingThatIsNotThere) {
   std::mt19937 random(8);
   int questions = 0, found_count = 0, best = 0, better = 0;
+  int dear = 0, bounded = 0;
   for (unsigned seed = 0; questions < 300 && !HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
     const TraceCase c(kKind, seed);
@@ -144,7 +161,12 @@ TEST(OffloadSearch, FindsNothingThatIsNotThere) {
     EXPECT_EQ(SimulatedUse(c.problem, plan.modules), plan.use);
     EXPECT_LE(plan.use.peak_bytes, budget);
     EXPECT_LE(plan.use.offload.host_peak_bytes, limits.host_memory_bytes);
+    if (plan.CostMs() < 1e-6 || ++dear % 3 != 0) continue;
+    const double bound_ms = BoundOf(c, plan, budget, limits);
+    EXPECT_LE(bound_ms, least + 1e-6);
+    bounded += bound_ms > 1e-6 ? 1 : 0;
   }
+  EXPECT_GT(bounded, 5) << "of " << dear / 3;
   EXPECT_GT(found_count, 100);
   EXPECT_GT(better, 20);
   // The search is greedy, and nearly always right on small steps.

@@ -4,12 +4,16 @@
 
 writes docs/measured/offload_flags.csv and offload_least.csv; with names of bundled traces after
 it, it prints only those. No model runs: each setting is a plan that `acplan simulate` plays.
+Beside each plan over a link is the one without it for the same budget, and the CPU seconds of
+both; it prints how many times as long the former take.
 """
 
 import dataclasses
 import json
 import pathlib
 import re
+import resource
+import statistics
 import sys
 from collections import defaultdict
 from typing import Any
@@ -28,7 +32,7 @@ _MODELS = (
 # Bytes a second each way: PCIe 3 and 4 of 16 lanes as copies get them, and a quarter of
 # NVLink-C2C.
 _LINKS = {"12GB/s": 12e9, "25GB/s": 25e9, "100GB/s": 100e9}
-_OPTIONS = {"decisions": "save,recompute,skip", "segments": "auto", "time_limit": "8"}
+_OPTIONS = {"decisions": "save,recompute,skip", "segments": "auto", "time_limit": "20"}
 # The largest class of numbered modules, or one that is called more often and nearly as large.
 _NEARLY = 0.8
 
@@ -41,6 +45,8 @@ class Played:
     recompute_ms: float
     stall_ms: float
     host_bytes: int
+    bound_ms: float = 0.0
+    seconds: float = 0.0  # of computing, to plan it
 
     @property
     def cost_ms(self) -> float:
@@ -120,25 +126,37 @@ def play(trace: Trace, setting_plan: Plan, rate: float) -> Played:
     )  # fmt: skip
 
 
-def _of_plan(own_plan: Plan) -> Played:
+def _of_plan(own_plan: Plan, seconds: float) -> Played:
     offload = own_plan.data.get("offload") or {}
     return Played(
         own_plan.peak_bytes,
         own_plan.recompute_ms,
         own_plan.stall_ms or 0,
         offload.get("host_bytes", 0),
+        own_plan.bound_ms,
+        seconds,
     )
 
 
 def _best(trace: Trace, budget: int | str, **options: str) -> Played | None:
     """Returns what the plan of acplan does within a budget."""
+    before = _computed_seconds()
     try:
-        return _of_plan(plan(trace, budget, progress=False, **_OPTIONS, **options))
+        own_plan = plan(trace, budget, progress=False, **_OPTIONS, **options)
     except AcplanError:
         return None
+    return _of_plan(own_plan, _computed_seconds() - before)
 
 
-def compare(name: str, flags: Table, least: Table) -> None:
+def _computed_seconds() -> float:
+    """Returns the seconds that programs have computed for this process."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def compare(name: str, flags: Table, least: Table) -> list[float]:
+    """Adds the rows of a trace. Returns how many times as long plans with offload take."""
+    ratios: list[float] = []
     trace = Trace.load(_TRACES / f"{name}.json.gz")
     data = trace.data
     settings = {
@@ -155,10 +173,16 @@ def compare(name: str, flags: Table, least: Table) -> None:
                 flags.add(name, link, setting, "refused")
                 continue
             ours = _best(trace, theirs.peak_bytes, offload=link)
+            alone = _best(trace, theirs.peak_bytes)
             cells = [f"{x:.3f}" for x in (theirs.recompute_ms, theirs.stall_ms)]
             if ours is not None:
                 cells += [str(theirs.host_bytes), f"{ours.recompute_ms:.3f}"]
                 cells += [f"{ours.stall_ms:.3f}", str(ours.host_bytes)]
+                cells += [f"{ours.bound_ms:.3f}", f"{ours.seconds:.2f}"]
+                cells += ["", ""] if alone is None else [f"{alone.recompute_ms:.3f}"]
+                if alone is not None:
+                    cells.append(f"{alone.seconds:.2f}")
+                    ratios += [ours.seconds / alone.seconds] if theirs.cost_ms else []
                 is_no_worse = ours.cost_ms <= theirs.cost_ms + 1e-6
                 cells.append("yes" if is_no_worse else "no")
             flags.add(name, link, setting, theirs.peak_bytes, *cells)
@@ -175,13 +199,15 @@ def compare(name: str, flags: Table, least: Table) -> None:
             f"{at_same.cost_ms:.3f}",
         ]
     least.add(name, *cells)
+    return ratios
 
 
 def main(names: list[str]) -> None:
     flags = Table(
         "offload_flags",
         ["trace", "link", "setting", "peak bytes", "recomputed ms", "waited ms", "host bytes",
-         "acplan: recomputed ms", "acplan: waited ms", "acplan: host bytes", "no worse"],
+         "acplan: recomputed ms", "acplan: waited ms", "acplan: host bytes", "bound ms",
+         "seconds", "without the link: ms", "without: seconds", "no worse"],
         is_partial=bool(names),
     )  # fmt: skip
     columns = ["trace", "least budget without offload", "recomputed ms"]
@@ -192,8 +218,9 @@ def main(names: list[str]) -> None:
             f"{link}: ms without's budget",
         ]
     least = Table("offload_least", columns, is_partial=bool(names))
-    for name in names or _MODELS:
-        compare(name, flags, least)
+    ratios = [ratio for name in names or _MODELS for ratio in compare(name, flags, least)]
+    middle, most = statistics.median(ratios), max(ratios)
+    print(f"planning takes {middle:.1f} times as long, at most {most:.1f}")
 
 
 if __name__ == "__main__":

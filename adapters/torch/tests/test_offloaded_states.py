@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import acplan
 from acplan import AcplanError, offload_states
+from acplan._advise.host_states import LEVER, HostStates, Side
 from acplan._base import host_copies
 from acplan._base.host_copies import RELOAD
 from offloading import Device, LateQueues, Streams
@@ -44,10 +45,10 @@ def _train(
     torch.manual_seed(1)
     losses = []
     for step in range(steps):
+        # In one step a parameter is not trained.
+        next(model.parameters()).requires_grad_(step != 1)
         losses.append(_loss(model(torch.randn(4, 32))))
         losses[-1].backward()
-        if step == 1:  # a parameter that is not trained in this step
-            next(model.parameters()).grad = None
         optimizer.step()
         optimizer.zero_grad()
         scheduler.step()
@@ -59,8 +60,9 @@ def _require_equal(expected: list[torch.Tensor], actual: list[torch.Tensor]) -> 
         torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("in_backward", [False, True], ids=["update", "backward"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_losses_and_weights_are_the_same_to_the_bit(name: str) -> None:
+def test_losses_and_weights_are_the_same_to_the_bit(name: str, in_backward: bool) -> None:
     ran = 0
     for way in WAYS:
         options: Any = {**OPTIMIZERS[name], **way}
@@ -71,7 +73,9 @@ def test_losses_and_weights_are_the_same_to_the_bit(name: str) -> None:
             continue
         ran += 1
         wrapped = offload_states(
-            getattr(torch.optim, name)(_groups(same), **options), part_bytes=PART
+            getattr(torch.optim, name)(_groups(same), **options),
+            part_bytes=PART,
+            in_backward=in_backward,
         )
         _require_equal(_train(model, plain), _train(same, wrapped))
     assert ran
@@ -82,8 +86,11 @@ def _groups(model: nn.Sequential) -> list[dict[str, Any]]:
     return [{"params": parameters[:3]}, {"params": parameters[3:], "weight_decay": 0.1}]
 
 
+@pytest.mark.parametrize("in_backward", [False, True], ids=["update", "backward"])
 @pytest.mark.parametrize("kind", ["late", "streams"])
-def test_copies_may_be_made_at_any_time_until_they_are_waited_for(kind: str) -> None:
+def test_copies_may_be_made_at_any_time_until_they_are_waited_for(
+    kind: str, in_backward: bool
+) -> None:
     log: list[str] = []
     queues: Any = LateQueues(log, is_late=True)
     if kind == "streams":
@@ -91,7 +98,8 @@ def test_copies_may_be_made_at_any_time_until_they_are_waited_for(kind: str) -> 
     model, same = _net(), _net()
     expected = _train(model, torch.optim.AdamW(model.parameters()))
     with mock.patch.object(host_copies, "_queues_on", lambda device: queues):
-        wrapped = offload_states(torch.optim.AdamW(same.parameters()), part_bytes=PART)
+        own = torch.optim.AdamW(same.parameters())
+        wrapped = offload_states(own, part_bytes=PART, in_backward=in_backward)
         actual = _train(same, wrapped)
     _require_equal(expected, actual)
     assert not host_copies._pending
@@ -175,31 +183,80 @@ def test_the_device_has_no_more_states_than_three_parts() -> None:
     assert max(fetched.sizes) == max(_states_in(trace))
 
 
-def test_a_plan_of_the_step_is_verified() -> None:
-    model = _net()
-    wrapped = offload_states(torch.optim.AdamW(model.parameters()), part_bytes=PART)
+@pytest.mark.parametrize("in_backward", [False, True], ids=["update", "backward"])
+def test_a_plan_of_the_step_is_verified_and_trains_to_the_bit(in_backward: bool) -> None:
+    model, same = _net(), _net()
+    own = torch.optim.AdamW(model.parameters())
+    wrapped = offload_states(own, part_bytes=PART, in_backward=in_backward)
     step: Any = {"loss_fn": _loss, "optimizer": wrapped, "workspaces": False}
     trace = acplan.trace(model, torch.randn(512, 32), **step)
     plan = acplan.plan(trace, "min")
     assert plan.modules
     verification = acplan.verify(model, plan, torch.randn(512, 32), **step)
     assert verification.first_difference() is None, str(verification)
+    expected = _train(same, torch.optim.AdamW(same.parameters()))
+    _require_equal(expected, _train(acplan.apply(model, plan), wrapped))
 
 
-def test_copies_take_the_time_of_the_slower_way() -> None:
+def test_gradients_of_two_parts_are_there_in_backward() -> None:
     model = _net()
-    optimizer: Any = lambda ps: offload_states(torch.optim.AdamW(ps))  # noqa: E731
-    for device, rate in {"a100": 25.1e9, "h100": 52.8e9}.items():
-        trace = acplan.trace(
-            model, torch.randn(4, 32), loss_fn=_loss, optimizer=optimizer, device=device
-        )
-        copies_ms = sum(
-            operator["runtime_ms"]
-            for operator in trace.data["operators"]
-            if operator["name"].startswith("acplan.")
-        )
-        states = 2 * sum(p.nbytes for p in model.parameters())
-        assert copies_ms == pytest.approx(states / rate * 1e3)
+    own = torch.optim.AdamW(model.parameters(), foreach=False)
+    wrapped = offload_states(own, part_bytes=PART, in_backward=True)
+    trace = acplan.trace(model, torch.randn(4, 32), loss_fn=_loss, optimizer=wrapped)
+    first, last = trace.data["forward_end"], trace.data["backward_end"]
+    gradients = [s for s in trace.data["storages"] if s["category"] == "gradient"]
+    most = max(
+        sum(s["bytes"] for s in gradients if s["born"] <= k < (s["freed"] or last))
+        for k in range(first, last)
+    )
+    largest = max(p.nbytes for p in model.parameters())
+    assert 0 < most <= 2 * (PART + largest) < sum(p.nbytes for p in model.parameters())
+    assert not wrapped.state
+
+
+def test_gradients_of_several_passes_are_refused() -> None:
+    model = _net()
+    wrapped = offload_states(torch.optim.SGD(model.parameters()), in_backward=True)
+    _loss(model(torch.randn(4, 32))).backward()
+    with pytest.raises(AcplanError, match="a second gradient of a parameter before"):
+        _loss(model(torch.randn(4, 32))).backward()
+    inputs = torch.randn(4, 32)
+    options: Any = {"loss_fn": _loss, "optimizer": wrapped}
+    with pytest.raises(AcplanError, match="a second gradient"):
+        acplan.trace(_net_of(wrapped), inputs, accumulate=2, **options)
+    with pytest.raises(AcplanError, match="clip_grad_norm: .* in_backward"):
+        acplan.trace(_net_of(wrapped), inputs, clip_grad_norm=1.0, **options)
+
+
+def _net_of(optimizer: torch.optim.Optimizer) -> nn.Sequential:
+    """Returns the net with the optimizer's parameters."""
+    model, parameters = _net(), optimizer.param_groups[0]["params"]
+    names = [name for name, _ in model.named_parameters()]
+    for name, parameter in zip(names, parameters, strict=True):
+        owner, _, last = name.rpartition(".")
+        setattr(model.get_submodule(owner), last, parameter)
+    return model
+
+
+def test_the_step_waits_for_copies_that_computing_does_not_hide() -> None:
+    def waits_ms(rows: int, device: str, **options: Any) -> float:
+        make: Any = lambda ps: offload_states(torch.optim.AdamW(ps), **options)  # noqa: E731
+        inputs = torch.zeros(rows, 32, device="meta")
+        trace = acplan.trace(_net(), inputs, loss_fn=_loss, optimizer=make, device=device)
+        operators = trace.data["operators"]
+        return sum(o["runtime_ms"] for o in operators if o["name"].startswith("acplan."))
+
+    states = 2 * sum(p.nbytes for p in _net().parameters())
+    for device, rates in {"a100": (25.1e9, 25.1e9), "gh200": (297e9, 375e9)}.items():
+        # One part: all comes, is updated, and leaves.
+        in_one_ms = waits_ms(4, device)
+        assert in_one_ms == pytest.approx(sum(states / rate * 1e3 for rate in rates))
+        assert 0 < waits_ms(4, device, part_bytes=PART) < in_one_ms
+    in_parts_ms, early_ms = (
+        waits_ms(1 << 16, "a100", part_bytes=PART, in_backward=is_early)
+        for is_early in (False, True)
+    )
+    assert 0 < early_ms < in_parts_ms
 
 
 def test_what_cannot_step_in_parts_is_refused() -> None:
@@ -221,16 +278,50 @@ def test_what_cannot_step_in_parts_is_refused() -> None:
         offload_states(parameters)  # type: ignore[arg-type] # what a user may give
 
 
-def test_it_is_a_lever() -> None:
+@pytest.mark.parametrize("budget", ["min", "100%", 1000])
+def test_it_is_a_lever_that_is_compared_with_recomputation(budget: str | int) -> None:
+    model = _net()
+    step: Any = {"loss_fn": _loss, "optimizer": "adamw-fused", "workspaces": False}
     explanation = acplan.explain(
-        _net(),
-        torch.randn(4, 32),
-        loss_fn=_loss,
-        optimizer="adamw-fused",
-        levers=["optimizer: state on the host"],
-        time_limit=0.2,
-    )
+        model, torch.randn(64, 32), budget=budget, levers=[LEVER], time_limit=0.2, **step
+    )  # fmt: skip
     own, lever = explanation.levers
     assert lever.is_measured, lever.why_not
     assert own.step_ms is not None and lever.step_ms is not None
     assert lever.step_ms > own.step_ms
+    states, limit = explanation.host_states, explanation.limit
+    assert states is not None and limit is not None and states.budget_bytes == limit[0]
+    state_bytes = 2 * sum(p.nbytes for p in model.parameters())
+    assert states.copies_ms == pytest.approx(2 * state_bytes / 25.1e9 * 1e3)  # in one part
+    if budget == 1000:
+        assert not states.pays and "No plan fits in 1000 B, with them or without" in str(states)
+        return
+    # Two traces of the user's give the same figures, and the decision.
+    total_ms = []
+    for optimizer in ("adamw-fused", "adamw-fused-on-host"):
+        trace = acplan.trace(model, torch.randn(64, 32), **step | {"optimizer": optimizer})
+        plan = acplan.plan(trace, limit[0], time_limit=0.2)
+        step_ms = sum(operator["runtime_ms"] for operator in trace.data["operators"])
+        total_ms.append(step_ms + plan.recompute_ms)
+    assert [states.plain.total_ms, states.on_host.total_ms] == pytest.approx(total_ms)
+    assert states.pays == (total_ms[1] < total_ms[0])
+    assert str(states) in str(explanation)
+
+
+def test_copies_that_cost_less_than_recomputation_pay() -> None:
+    states = HostStates(2**30, 2**20, 5.0, Side(100.0, 20.0), Side(105.0, 1.0))
+    assert states.pays and "takes 106.0 ms (1.0 by the plan) with them" in str(states)
+    assert not HostStates(2**30, 2**20, 5.0, Side(100.0, 5.0), Side(105.0, 1.0)).pays
+    nothing = HostStates(2**30, 2**20, 5.0, Side(100.0, None), Side(105.0, 1.0))
+    assert nothing.pays and "nothing that fits without: they pay." in str(nothing)
+
+
+def test_a_name_may_say_where_states_wait() -> None:
+    model, inputs = _net(), torch.randn(4, 32)
+    for name, is_early in (("adamw-on-host", False), ("adamw-on-host-in-backward", True)):
+        trace = acplan.trace(model, inputs, loss_fn=_loss, optimizer=name)
+        own = offload_states(torch.optim.AdamW(model.parameters()), in_backward=is_early)
+        expected = acplan.trace(model, inputs, loss_fn=_loss, optimizer=own)
+        assert trace.live_bytes == expected.live_bytes
+    with pytest.raises(AcplanError, match="expected one of torch.optim's .*, found _Blockwise"):
+        acplan.trace(model, inputs, loss_fn=_loss, optimizer="adamw-8bit-on-host")

@@ -76,7 +76,9 @@ class Bench:
 
     def parts_after(self, parts: int, size: int, state: StateBytes) -> int | None:
         """Returns the number of parts to try after so many, which need `size` bytes, or None if
-        there is no larger one."""
+        there is no larger one. An update in backward takes one part."""
+        if state.is_early:
+            return None
         more = [n for n in self.parts if n > parts]
         # A microbatch needs memory beside the state about in proportion to its size.
         activations = parts * max(size - state.device, 0)
@@ -162,7 +164,9 @@ class Bench:
 
     def paging_ms(self, state: StateBytes) -> float:
         """Returns the time that state in the host's memory takes, which comes and goes once an
-        iteration."""
+        iteration, beside what traces have of it."""
+        if state.has_copies:
+            return 0.0
         link = link_of_gpu(self._gpu)
         return state.host * (1 / link.to_device + 1 / link.to_host) * 1e3
 

@@ -21,15 +21,19 @@ from acplan._advise.levers import (
     with_levers,
 )
 from acplan._advise.precision import (
+    EARLY_HOST_STATES,
     EIGHT_BIT_OPTIMIZERS,
+    HOST_STATES,
     autocast_lever,
     computes_in_float32,
     eight_bit_levers,
     fused_lever,
     half_weights_lever,
+    host_states_levers,
 )
 from acplan._advise.sharding import mixed_precision_lever
 from acplan._base.errors import AcplanError
+from acplan._base.offloaded_states import OffloadedStates
 from acplan._base.tensors import block_bytes, tensors_in
 from acplan._device.devices import Device
 from acplan._device.fake_cuda import fake_cuda
@@ -40,10 +44,13 @@ from acplan._step.training_step import TrainingStep
 @dataclasses.dataclass(frozen=True)
 class StateBytes:
     """The bytes that exist during the update whatever is recomputed: those of the device, and
-    those that wait in the host's memory."""
+    those that wait in the host's memory, whose copies a trace may have. With `is_early`,
+    parameters are updated in backward, so that gradients are not there at once."""
 
     device: int
     host: int = 0
+    has_copies: bool = False
+    is_early: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,9 +71,10 @@ class Combination:
     @property
     def kind(self) -> tuple[str, ...]:
         """The levers on which the forward and the backward pass depend, and whether the update
-        has temporary tensors of all parameters."""
+        has temporary tensors of all parameters, or copies."""
         own = tuple(self.in_group(group) for group in ("precision", "method", "loss"))
-        return (*own, "" if self.in_group("optimizer") else "plain")
+        optimizer = self.in_group("optimizer") or "plain"
+        return (*own, optimizer if optimizer in ("plain", *_ON_HOST) else "")
 
     def in_group(self, group: str) -> str:
         """Returns the name of its lever of a group, or "" if it has none."""
@@ -74,7 +82,8 @@ class Combination:
 
     def is_milder_than(self, other: "Combination") -> bool:
         """Returns whether the other one has all of its levers and more, so that it saves memory
-        and does not compute less. An optimizer with a smaller state counts as more."""
+        and does not compute less. An optimizer with a smaller state counts as more, except
+        beside states that are copied, for which the step waits."""
         if self.names == other.names:
             return False
         if not self._computes_less(other):
@@ -84,6 +93,8 @@ class Combination:
         if self.in_group("loss") not in ("", other.in_group("loss")):
             return False
         own, others = self.in_group("optimizer"), other.in_group("optimizer")
+        if own in _ON_HOST and others not in _ON_HOST:
+            return False
         return own == others or _ORDER.index(own) < _ORDER.index(others)
 
     def _computes_less(self, other: "Combination") -> bool:
@@ -98,7 +109,8 @@ class Combination:
 
 
 _FUSED_LOSS = "loss: fused with the last layer"
-_ORDER = ("", "fused optimizer", *EIGHT_BIT_OPTIMIZERS)
+_ON_HOST = (EARLY_HOST_STATES, HOST_STATES)
+_ORDER = ("", "fused optimizer", *_ON_HOST, *EIGHT_BIT_OPTIMIZERS)
 
 
 def combinations(step: TrainingStep, device: Device) -> list[Combination]:
@@ -106,8 +118,13 @@ def combinations(step: TrainingStep, device: Device) -> list[Combination]:
     those with weights of four bits last."""
     plain = tuple(_applicable(fused_lever(step), step, device))
     losses = [(), *[(lever,) for lever in _applicable(LEVERS[_FUSED_LOSS], step, device)]]
-    choices = [(), plain] + [
-        (*levers, *loss) for levers in _choices(step, device, plain) for loss in losses
+    on_host = [(lever,) for lever in _on_host(step, device)]
+    choices = [(), plain, *on_host, *_choices(step, device, [plain, *on_host])]
+    # The better one of two ways with states on the host is tried with another loss.
+    choices += [
+        (*levers, *loss)
+        for levers in _choices(step, device, [plain, *on_host[:1]])
+        for loss in losses[1:]
     ]
     results = [Combination(levers) for levers in dict.fromkeys(choices)]
     return sorted(results, key=_mildness)
@@ -127,10 +144,17 @@ def _applicable(lever: Lever, step: TrainingStep, device: Device) -> Iterator[Le
     yield lever
 
 
+def _on_host(step: TrainingStep, device: Device) -> Iterator[Lever]:
+    """Yields the levers of states on the host; none if the model is sharded."""
+    for lever in host_states_levers(step) if step.parallel is None else []:
+        yield from _applicable(lever, step, device)
+
+
 def _choices(
-    step: TrainingStep, device: Device, plain: tuple[Lever, ...]
+    step: TrainingStep, device: Device, optimizers: Sequence[tuple[Lever, ...]]
 ) -> Iterator[tuple[Lever, ...]]:
-    """Yields precisions with optimizers, of which `plain` is the step's own, and adapters."""
+    """Yields precisions with these optimizers, which have the step's own state, and those of 8
+    bits, and adapters."""
     is_sharded = step.parallel is not None
     precisions: list[tuple[Lever, ...]] = [()]
     if any(p.dtype == torch.float32 for p in step.model.parameters()):
@@ -140,7 +164,7 @@ def _choices(
         if "fp16" not in half.name:
             precisions.append((half_weights_lever(),))
     bits = [(lever,) for lever in eight_bit_levers(step)]
-    for precision, optimizer in itertools.product(precisions, [plain, *bits]):
+    for precision, optimizer in itertools.product(precisions, [*optimizers, *bits]):
         yield (*precision, *optimizer)
     lora, qlora = adapter_levers(step)
     for precision in reversed(precisions):  # frozen weights lose nothing by their rounding
@@ -157,15 +181,17 @@ def state_bytes(levers: Sequence[Lever], step: TrainingStep, device: Device) -> 
         trained = [p for p in parameters if p.requires_grad]
         dtype = changed.param_dtype
         shards = sum(_bytes_of(p, dtype) for p in parameters)
-        if changed.step_fn is None and not any(map(_is_stepped_in_backward, trained)):
+        state = _optimizer_state(changed, trained, device)
+        is_early = state.is_early or any(map(_is_stepped_in_backward, trained))
+        if changed.step_fn is None and not is_early:
             shards += sum(_bytes_of(p, dtype) for p in trained)  # their gradients
         # Labels may be the same tensor as the inputs.
         inputs = {id(t): t for t in tensors_in((changed.args, changed.kwargs))}
         others = [*changed.model.buffers(), *inputs.values()]
-        state = _optimizer_state(changed, trained, device)
         ranks = 1 if changed.parallel is None else changed.parallel.world_size
     shared = sum(_bytes_of(tensor, None) for tensor in others)
-    return StateBytes((shards + state.device) // ranks + shared, state.host // ranks)
+    on_device = (shards + state.device) // ranks + shared
+    return dataclasses.replace(state, device=on_device, host=state.host // ranks)
 
 
 def _is_stepped_in_backward(parameter: torch.nn.Parameter) -> bool:
@@ -227,4 +253,6 @@ def _state_of(optimizer: torch.optim.Optimizer, counts: Counter[Any]) -> StateBy
                     size = block_bytes(tensor.nbytes) * (1 if is_shared else count)
                     total[tensor.device.type] += size
                 counted_ids.add(id(tensor))
-    return StateBytes(total["cuda"], total["cpu"])
+    has_copies = isinstance(optimizer, OffloadedStates)
+    is_early = isinstance(optimizer, OffloadedStates) and optimizer.early is not None
+    return StateBytes(total["cuda"], total["cpu"], has_copies, is_early)

@@ -8,6 +8,8 @@ from typing import Any, overload
 import torch
 
 from acplan._advise.explain_batches import BatchesExplanation, explain_batches
+from acplan._advise.host_states import LEVER as HOST_STATES
+from acplan._advise.host_states import HostStates, compare
 from acplan._advise.levers import LEVERS, Lever, with_levers
 from acplan._base.errors import AcplanError, reason_of
 from acplan._base.progress import progress_bar
@@ -59,6 +61,8 @@ class Explanation:
     limit: tuple[int, str] | None = None
     # The trace of the unchanged step, or its path.
     source: Source | None = dataclasses.field(default=None, repr=False, compare=False)
+    # The optimizer's states on the host beside recomputation, for a budget.
+    host_states: HostStates | None = None
 
     @property
     def peak_bytes(self) -> int:
@@ -133,7 +137,8 @@ class Explanation:
         if not self.levers:
             return self.text
         verdict = "" if self.limit is None else _verdict(self.levers, *self.limit)
-        return f"{self.text}\n{levers_text(self.levers)}{verdict}"
+        host_states = "" if self.host_states is None else str(self.host_states)
+        return f"{self.text}\n{levers_text(self.levers)}{verdict}{host_states}"
 
 
 @overload
@@ -225,18 +230,17 @@ def explain(
         if not levers_to_measure:
             return Explanation(data, text, source=own)
         measured = [_measured("as it is", "", own, data)]
+        host_states: HostStates | None = None
+        limit = _limit_of(budget, device, own, int(data["least"]["peak_bytes"]))
         for lever in levers_to_measure:
-            measured.append(_measure([lever], step, traced, options))
+            result, lever_trace = _measure([lever], step, traced, options)
+            measured.append(result)
+            if lever.name == HOST_STATES and lever_trace is not None and budget is not None:
+                host_states = compare(own, lever_trace, limit[0], options)
         together = _helpful(measured[0], levers_to_measure, measured[1:])
         if len(together) > 1:
-            measured.append(_measure(together, step, traced, options))
-    return Explanation(
-        data,
-        text,
-        tuple(measured),
-        _limit_of(budget, device, own, int(data["least"]["peak_bytes"])),
-        own,
-    )
+            measured.append(_measure(together, step, traced, options)[0])
+    return Explanation(data, text, tuple(measured), limit, own, host_states)
 
 
 def _limit_of(
@@ -316,16 +320,19 @@ def _measured(name: str, how: str, traced: Trace, data: dict[str, Any]) -> Measu
 
 def _measure(
     levers: Sequence[Lever], step: TrainingStep, traced: Any, options: dict[str, Any]
-) -> Measured:
+) -> tuple[Measured, Trace | None]:
+    """Returns the figures of the step with the levers, and its trace if there is one."""
     names = " + ".join(lever.name for lever in levers)
     how = levers[0].how if len(levers) == 1 else ""
     name = names if len(levers) == 1 else f"{_TOGETHER}: {names}"
     try:
         with with_levers(step, levers) as changed:
             lever_trace = traced(changed)
-        return _measured(name, how, lever_trace, _ask(lever_trace, options, None, None, 1)[0])
+        lever_data, _ = _ask(lever_trace, options, None, None, 1)
+        return _measured(name, how, lever_trace, lever_data), lever_trace
     except Exception as error:  # raised by the model, or by PyTorch
-        return Measured(name, how, why_not=reason_of(error, "tracing the step with it"))
+        why_not = reason_of(error, "tracing the step with it")
+        return Measured(name, how, why_not=why_not), None
 
 
 def _helpful(

@@ -194,7 +194,8 @@ class Search:
         smallest = min(misses, key=lambda miss: miss.least_bytes or 0).combination
         try:
             state = self._bench.state_of(smallest)
-            self._attempt(Case(smallest, self._bench.parts[-1], state))
+            parts = 1 if state.is_early else self._bench.parts[-1]
+            self._attempt(Case(smallest, parts, state))
         except Exception as error:  # raised by the model, or by another library
             self._add_error(smallest, error)
 
@@ -209,7 +210,8 @@ class Search:
     def _faster(self, attempt: Attempt) -> Attempt | None:
         """Returns the case in more parts if its plan adds much and that is faster."""
         fit, case = attempt.fit, attempt.case
-        more = [n for n in self._bench.parts if n > case.parts]
+        parts = [] if case.state.is_early else self._bench.parts
+        more = [n for n in parts if n > case.parts]
         seconds = self._estimator.trace_seconds(case.combination)
         is_over = self._clock.is_over(more=seconds)
         if fit is None or fit.added_share <= LITTLE or not more or is_over:

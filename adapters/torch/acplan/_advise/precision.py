@@ -11,6 +11,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from acplan._advise.levers import (
+    NOTHING,
     ROUNDING,
     Lever,
     NotApplicable,
@@ -18,8 +19,14 @@ from acplan._advise.levers import (
     optimizer_made_again,
     optimizer_setting,
 )
+from acplan._base.offloaded_states import OffloadedStates, offload_states
 from acplan._device.devices import Device
-from acplan._step.optimizers import OptimizerLike, innermost
+from acplan._step.optimizers import (
+    ON_HOST,
+    ON_HOST_IN_BACKWARD,
+    OptimizerLike,
+    innermost,
+)
 from acplan._step.training_step import TrainingStep
 
 
@@ -128,24 +135,89 @@ def optimizer_for_others(step: TrainingStep) -> OptimizerLike:
     return lambda parameters: kind(parameters, **inner.defaults)
 
 
+# Implementations that `optimizer` of acplan.trace may name.
+_FUSED_NAMES = {"AdamW": "adamw-fused", "Adam": "adam-fused", "SGD": "sgd-fused"}
+
+
 def fused_lever(step: TrainingStep) -> Lever:
     """Returns the lever of the optimizer's fused implementation."""
-    # A lever that needs no second implementation of the optimizer may be named in a trace.
-    names_by_class = {"AdamW": "adamw-fused", "Adam": "adam-fused", "SGD": "sgd-fused"}
-    default = "adamw" if step.optimizer is None else step.optimizer
-    try:
-        kind = optimizer_class(step).__name__
-    except Exception:  # of a function of the user's that needs the model's own parameters
-        kind = "..."
-    is_plain = isinstance(default, str) and default.lower() in ("adamw", "adam", "sgd")
-    option = repr(names_by_class[kind]) if is_plain and kind in names_by_class else "optimizer"
+    kind = _class_name(step)
     return Lever(
         "fused optimizer",
         f"optimizer = torch.optim.{kind}(model.parameters(), ..., fused=True)",
         optimizer_setting(implemented(fused=True, foreach=False)),
         "optimizer",
-        options={"optimizer": option},
+        options={"optimizer": _fused_option(step, kind)},
     )
+
+
+HOST_STATES = "state on the host"
+EARLY_HOST_STATES = "state on the host, update in backward"
+
+
+def host_states_levers(step: TrainingStep) -> list[Lever]:
+    """Returns the levers of the optimizer's states in the host's memory, with the fused
+    implementation if there is one. The model must not be sharded."""
+    return [_host_states_lever(step, is_early) for is_early in (True, False)]
+
+
+def _host_states_lever(step: TrainingStep, is_early: bool) -> Lever:
+    kind = _class_name(step)
+    fused = ", fused=True" if kind in _FUSED_NAMES else ""
+    early = ", in_backward=True" if is_early else ""
+    own = f"torch.optim.{kind}(model.parameters(), ...{fused})"
+    suffix = ON_HOST_IN_BACKWARD if is_early else ON_HOST
+
+    @contextlib.contextmanager
+    def setting(step: TrainingStep) -> Iterator[TrainingStep]:
+        if is_early and _reads_gradients(step):
+            raise NotApplicable("gradients are combined or read before the update")
+
+        def on_host(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+            return _on_host(optimizer, is_early)
+
+        with optimizer_setting(on_host)(step) as changed:
+            yield changed
+
+    return Lever(
+        EARLY_HOST_STATES if is_early else HOST_STATES,
+        f"optimizer = acplan.offload_states({own}{early})",
+        setting,
+        "optimizer",
+        NOTHING,
+        {"optimizer": _fused_option(step, kind, suffix)},
+    )
+
+
+def _reads_gradients(step: TrainingStep) -> bool:
+    """Returns whether the step has several gradients, or reads them before the update."""
+    clips = step.clip_grad_norm is not None or step.clip_grad_value is not None
+    return step.accumulate > 1 or clips or step.grad_scaler or step.step_fn is not None
+
+
+def _on_host(optimizer: torch.optim.Optimizer, is_early: bool) -> torch.optim.Optimizer:
+    if isinstance(optimizer, OffloadedStates):
+        raise NotApplicable("it is already set")
+    if type(optimizer).__name__ in _FUSED_NAMES:
+        with contextlib.suppress(NotApplicable):
+            optimizer = implemented(fused=True, foreach=False)(optimizer)
+    return offload_states(optimizer, in_backward=is_early)
+
+
+def _class_name(step: TrainingStep) -> str:
+    try:
+        return optimizer_class(step).__name__
+    except Exception:  # of a function of the user's that needs the model's own parameters
+        return "..."
+
+
+def _fused_option(step: TrainingStep, kind: str, suffix: str = "") -> str:
+    """Returns the option `optimizer` of acplan.trace for the fused implementation, as Python: a
+    name if the step has its optimizer by name."""
+    default = "adamw" if step.optimizer is None else step.optimizer
+    is_plain = isinstance(default, str) and default.lower() in ("adamw", "adam", "sgd")
+    is_named = is_plain and kind in _FUSED_NAMES
+    return repr(_FUSED_NAMES[kind] + suffix) if is_named else "optimizer"
 
 
 # The option of acplan.trace and the class of each. Paged states wait in the host's memory.

@@ -169,14 +169,9 @@ def _tell_of_limit(plan: Plan) -> None:
     why = "without a proof" if limit == "unproven" else f"stopped by the {limit} limit"
     text = f"plan: feasible, {why}: it recomputes {plan.recompute_ms:.3f} ms"
     if plan.stall_ms is not None:
-        warn(
-            f"{text} and waits {plan.stall_ms:.3f} ms for the host; no bound is known for "
-            "plans that offload"
-        )
-        return
-    warn(
-        f"{text}, and no plan recomputes less than {plan.bound_ms:.3f} ms (gap {plan.gap:.2%})"
-    )
+        text += f" and waits {plan.stall_ms:.3f} ms for the host"
+    does = "recomputes" if plan.stall_ms is None else "costs"
+    warn(f"{text}, and no plan {does} less than {plan.bound_ms:.3f} ms (gap {plan.gap:.2%})")
 
 
 def add_source(folder: QuestionFolder, source: Source, asked_by: str = "plan") -> str:

@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from acplan._base.errors import AcplanError
-from acplan._base.offloaded_states import OffloadedStates
+from acplan._base.offloaded_states import OffloadedStates, offload_states
 
 OptimizerFn = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 OptimizerLike = OptimizerFn | torch.optim.Optimizer | str | None
@@ -135,6 +135,9 @@ OPTIMIZERS: Mapping[str, OptimizerFn] = {
     "adafactor": _from_torch("Adafactor"),
 }
 
+# The ends of names whose states wait in the host's memory, as in "adamw-fused-on-host".
+ON_HOST, ON_HOST_IN_BACKWARD = "-on-host", "-on-host-in-backward"
+
 # The names that transformers' TrainingArguments have for some of them.
 _ALIASES: Mapping[str, str] = {
     "adamw-torch": "adamw",
@@ -184,12 +187,17 @@ def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
 
 def named_optimizer(name: str) -> OptimizerFn:
     key = name.lower().replace("_", "-")
+    for end in (ON_HOST, ON_HOST_IN_BACKWARD):
+        if key.endswith(end):
+            own, is_early = named_optimizer(key.removesuffix(end)), end != ON_HOST
+            return lambda parameters: offload_states(own(parameters), in_backward=is_early)
     key = _ALIASES.get(key, key)
     if key in OPTIMIZERS:
         return OPTIMIZERS[key]
     near = difflib.get_close_matches(key, OPTIMIZERS, 1)
     raise AcplanError(
-        f"optimizer: expected one of {', '.join(OPTIMIZERS)}, found {name!r}"
+        f"optimizer: expected one of {', '.join(OPTIMIZERS)}, which may end in {ON_HOST} or "
+        f"{ON_HOST_IN_BACKWARD}, found {name!r}"
         + (f"; did you mean {near[0]}?" if near else "")
     )
 

@@ -9,6 +9,7 @@ import torch
 
 from acplan._base.errors import AcplanError
 from acplan._base.tensors import tensors_in
+from acplan._device.host_copy_times import let_waits_take_the_time
 from acplan._files.trace_file import live_bytes
 from acplan._step.model_tensors import ModelTensors
 from acplan._step.module_calls import ModuleCalls
@@ -104,6 +105,7 @@ def run_step(
         tensors.end_backward(forward_end)
         step.update(optimizer)
     recorder.add_persistent_workspace(forward_end, backward_end)
+    let_waits_take_the_time(log.operators)
     for operator in log.operators[backward_end:]:
         operator.runtime_ms /= step.accumulate
     return Marks(forward_end, backward_end, gradients, own, tensors)

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import (
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from acplan._base.errors import AcplanError
+from acplan._base.offloaded_states import OffloadedStates
 from acplan._base.patching import set_attribute
 from acplan._fakes.assumed_values import Assumed
 from acplan._step.optimizers import needs_closure
@@ -124,6 +125,7 @@ class Updating:
 
     def run(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Runs everything that follows the backward pass."""
+        self._require_gradients(optimizer)
         with self._assumed.answering(), _naming_the_optimizer(optimizer):
             if self._update.step_fn is not None:
                 self._update.step_fn(model, optimizer)
@@ -137,6 +139,17 @@ class Updating:
             if self._average is not None:
                 self._average.update_parameters(model)
             optimizer.zero_grad()
+
+    def _require_gradients(self, optimizer: torch.optim.Optimizer) -> None:
+        """Raises AcplanError if an option needs gradients that backward has used up."""
+        if not isinstance(optimizer, OffloadedStates) or optimizer.early is None:
+            return
+        for name in ("clip_grad_norm", "clip_grad_value", "grad_scaler"):
+            if getattr(self._update, name) not in (None, False):
+                raise AcplanError(
+                    f"{name}: expected gradients after backward; offload_states with "
+                    "in_backward=True has used and released them"
+                )
 
     def fill_history(self, optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
         """Fills LBFGS' history of earlier steps up to its largest size. Returns the notes of
