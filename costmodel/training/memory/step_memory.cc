@@ -236,7 +236,7 @@ RankMemory StatesOf(const TrainingJob& job, const StageContent& stage) {
 // layer of theirs that runs again.
 StageKeeping KeepingOfTowers(const TrainingJob& job) {
   StageKeeping keeping;
-  if (job.strategy.images == 0) return keeping;
+  if (!RunsTowers(job)) return keeping;
   const auto add = [&](const std::vector<LayerOperation>& operations) {
     for (const LayerOperation& operation : operations) {
       keeping.kept_bytes += operation.saved_bytes;
