@@ -208,10 +208,11 @@ void RequireMegatron(const TrainingStrategy& strategy, std::string_view flag) {
                     "found {}",
                     flag, strategy.lora_rank));
   }
-  if (strategy.images > 0) {
+  if (strategy.images > 0 || strategy.source > 0) {
     throw InputError(fmt::format(
-        "{}: expected images 0, as Megatron-LM's flags have none; found {}",
-        flag, strategy.images));
+        "{}: expected images 0 and no encoder, as Megatron-LM's flags for "
+        "decoders have neither",
+        flag));
   }
   if (strategy.implementation == costmodel::Implementation::kEager) {
     throw InputError(fmt::format(

@@ -150,6 +150,7 @@ ordered_json StrategyJson(const TrainingJob& job) {
   add("lora_rank", s.lora_rank, s.lora_rank > 0);
   add("lora_targets", "attention", s.lora_attention_only);
   add("base_weights", "nf4", s.has_four_bit_base);
+  add("source_seq", s.source, s.source > 0);
   add("images", s.images, s.images > 0);
   add("image_patches", s.image_patches, s.image_patches > 0);
   add("freeze_towers", true, s.freezes_towers);

@@ -11,6 +11,14 @@ std::string TowersText(const costmodel::TrainingJob& job) {
   const costmodel::TrainingStrategy& s = job.strategy;
   std::string text;
   for (const costmodel::Tower& tower : job.shape.towers) {
+    if (tower.is_encoder) {
+      text += fmt::format(
+          "encoder: {:.4g} million of these parameters, reads {} {} per "
+          "sequence\n",
+          StackParameters(tower) / 1e6, FormatCount(s.source),
+          tower.patches > 0 ? "frames" : "tokens");
+      continue;
+    }
     const double parameters = costmodel::StackParameters(tower) +
                               static_cast<double>(tower.projector_parameters);
     const int64_t patches = costmodel::PatchesOf(tower, s);

@@ -38,6 +38,9 @@ constexpr SettingFlag kCommonFlags[] = {
     {"seq", "--seq,--seq-length", "tokens per sequence (4096)"},
     {"gbs", "--gbs,--global-batch-size",
      "sequences per iteration (four microbatches for each stage)"},
+    {"source_seq", "--source-seq",
+     "tokens per sequence that an encoder reads, whose decoder has --seq (as "
+     "many, or Whisper's frames)"},
     {"images", "--images",
      "images per sequence, which a vision tower reads (0: text only); a tile "
      "counts as an image"},

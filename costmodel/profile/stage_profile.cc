@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "costmodel/training/layer/layer_graph.h"
+#include "costmodel/training/layer/tower_operations.h"
 #include "costmodel/training/memory/step_memory.h"
 #include "costmodel/training/settings/setting_names.h"
 #include "costmodel/training/strategy/pipeline_schedule.h"
@@ -141,10 +142,10 @@ ProfileWriter::ProfileWriter(const TrainingJob& job, size_t stage)
     : content_(DivideLayers(job).at(stage)),
       in_flight_(MicrobatchesInFlight(job.strategy, stage)),
       passes_(PassesOfStage(job.strategy)) {
-  if (content_.has_embedding && job.strategy.images > 0) {
+  if (content_.has_embedding && RunsTowers(job)) {
     throw InputError(
-        "images: expected 0 for the profile of the stage with the vision "
-        "tower, which has no modules there");
+        "images: expected 0, and no encoder, for the profile of the stage with "
+        "the tower, which has no modules there");
   }
   const UnitTimes units = TimesOfUnits(job);
   StageKeeping keeping;

@@ -61,7 +61,7 @@ ForwardFlops LayerFlops(const ModelShape& shape, const TrainingStrategy& s,
 ForwardFlops TowerFlops(const TrainingJob& job) {
   ForwardFlops flops;
   for (const Tower& tower : job.shape.towers) {
-    if (job.strategy.images == 0) continue;
+    if (!RunsTowers(job)) continue;
     const TrainingJob layers = JobOfTower(job, tower);
     const TrainingStrategy& s = layers.strategy;
     const double stack_passes = TrainsTowers(job.strategy) ? 3 : 1;

@@ -34,6 +34,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
 )
 
 from acplan import AcplanError
@@ -50,11 +51,12 @@ _OVERRIDES: dict[str, dict[str, Any]] = {
     "ministral": {"head_dim": 128, "num_key_value_heads": 8},
     "nemotron": {"num_key_value_heads": 8},
 }
-# A type that has images is built with them; the others without.
+# A type that has images, or an encoder, is built with them; the others without.
 _CLASSES = {
     "AutoModelForImageTextToText": MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
-    "AutoModelForCausalLM": MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     "AutoModelForSeq2SeqLM": MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    "AutoModelForSpeechSeq2Seq": MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
+    "AutoModelForCausalLM": MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
 }
 _TEXT_PARTS = ("text_config", "language_config", "llm_config", "thinker_config")
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")

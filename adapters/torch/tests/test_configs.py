@@ -43,6 +43,6 @@ def test_hybrids_are_not_taken_for_attention_under_another_name(tmp_path: pathli
 
 
 def test_encoders_with_decoders_are_refused() -> None:
-    answer = read(configuration_of("t5"))
+    answer = read(configuration_of("longt5"))
     assert isinstance(answer, str)
     assert "encoders with decoders" in answer

@@ -5,7 +5,9 @@
 // a part is common to all, of which nothing is known before a run was measured. If some
 // strategies are measured, the best linear prediction (kriging) estimates the others from
 // them: near strategies have like errors. The regret of the choice is its mean over random
-// fields, the same ones for each set of runs, so that sets are compared by the sets alone.
+// fields, the same ones for each set of runs, so that sets are compared by the sets alone. The
+// least of many means is too low, most of all among near ties, whose sets are alike: so the
+// regret of a set that was chosen is its mean over other, more fields.
 //
 // Invariant. All quantities are relative to one strategy, so that the common part cancels;
 // that is why a single measurement says nothing about the choice.
@@ -20,8 +22,9 @@ namespace acplan::costmodel {
 namespace {
 
 constexpr size_t kMostMeasured = 3;
-constexpr int kSamples = 1000;
-constexpr unsigned kSeed = 1;
+// The fields by which sets are compared, and those that say the regret of a chosen one.
+constexpr size_t kSamples = 1000;
+constexpr size_t kOtherSamples = 20000;
 // No two measurements of a strategy agree better than this.
 constexpr double kLeastNoise = .005;
 
@@ -62,8 +65,9 @@ std::vector<ErrorPair> PairsOf(std::span<const RunError> errors,
   return pairs;
 }
 
+using StrategyErrors = std::array<double, kMostPredicted>;
 // The covariances of errors relative to the first strategy's, and their Cholesky factor.
-using Matrix = std::array<std::array<double, kMostPredicted>, kMostPredicted>;
+using Matrix = std::array<StrategyErrors, kMostPredicted>;
 
 class ErrorField {
  public:
@@ -90,17 +94,21 @@ class ErrorField {
            2;
   }
 
-  // Returns random errors relative to the first strategy's.
-  std::vector<std::array<double, kMostPredicted>> Samples() const {
+  // Returns random errors relative to the first strategy's. Each field comes with its opposite,
+  // which makes means more exact.
+  std::vector<StrategyErrors> Samples(size_t count, unsigned seed) const {
     const Matrix factor = CholeskyFactor();
-    std::mt19937_64 random(kSeed);
+    std::mt19937_64 random(seed);
     std::normal_distribution<double> normal;
-    std::vector<std::array<double, kMostPredicted>> samples(kSamples);
-    for (auto& sample : samples) {
-      std::array<double, kMostPredicted> draws = {};
+    std::vector<StrategyErrors> samples(count);
+    for (size_t k = 0; k < count; k += 2) {
+      StrategyErrors draws = {};
       for (double& draw : draws) draw = normal(random);
       for (size_t i = 1; i < count_; ++i) {
-        for (size_t j = 1; j <= i; ++j) sample[i] += factor[i][j] * draws[j];
+        for (size_t j = 1; j <= i; ++j) {
+          samples[k][i] += factor[i][j] * draws[j];
+        }
+        samples[k + 1][i] = -samples[k][i];
       }
     }
     return samples;
@@ -197,50 +205,50 @@ std::vector<std::vector<size_t>> SetsOf(size_t count, size_t size) {
   return sets;
 }
 
+// The choices in random fields of errors.
 class RunChooser {
  public:
   RunChooser(std::span<const PredictedRun> predicted,
              const ChoiceErrors& errors)
       : logarithms_(LogarithmsOf(predicted)),
         field_(predicted, errors),
-        samples_(field_.Samples()) {
-    for (const auto& sample : samples_) {
-      double least = logarithms_[0] + sample[0];
-      for (size_t i = 1; i < logarithms_.size(); ++i) {
-        least = std::min(least, logarithms_[i] + sample[i]);
-      }
-      least_.push_back(least);
-    }
-  }
-
-  NextRuns NothingMeasured() const { return {{}, RegretOf({})}; }
+        samples_(field_.Samples(kSamples, 1)),
+        other_samples_(field_.Samples(kOtherSamples, 2)) {}
 
   // Returns the best set of so many runs.
   NextRuns Best(size_t size) const {
-    NextRuns best;
+    std::vector<size_t> best;
+    double least = 0;
     for (const std::vector<size_t>& runs : SetsOf(logarithms_.size(), size)) {
-      const double regret = RegretOf(runs);
-      if (best.runs.empty() || regret < best.regret) best = {runs, regret};
+      const double regret = RegretOf(runs, samples_);
+      if (!best.empty() && regret >= least) continue;
+      best = runs;
+      least = regret;
     }
-    return best;
+    return {best, RegretOf(best, other_samples_)};
   }
 
  private:
-  double RegretOf(const std::vector<size_t>& measured) const {
+  double RegretOf(const std::vector<size_t>& measured,
+                  std::span<const StrategyErrors> samples) const {
     const size_t count = logarithms_.size();
     const Kriging kriging = KrigingOf(field_, measured, count);
     double sum = 0;
-    for (size_t k = 0; k < samples_.size(); ++k) {
-      const size_t choice = Fastest(kriging, logarithms_, samples_[k], count);
-      sum += std::expm1(logarithms_[choice] + samples_[k][choice] - least_[k]);
+    for (const StrategyErrors& sample : samples) {
+      const size_t choice = Fastest(kriging, logarithms_, sample, count);
+      double least = logarithms_[0] + sample[0];
+      for (size_t i = 1; i < count; ++i) {
+        least = std::min(least, logarithms_[i] + sample[i]);
+      }
+      sum += std::expm1(logarithms_[choice] + sample[choice] - least);
     }
-    return sum / static_cast<double>(samples_.size());
+    return sum / static_cast<double>(samples.size());
   }
 
   std::vector<double> logarithms_ = {};
   ErrorField field_;
-  std::vector<std::array<double, kMostPredicted>> samples_ = {};
-  std::vector<double> least_ = {};  // of each sample, the logarithm
+  std::vector<StrategyErrors> samples_ = {};
+  std::vector<StrategyErrors> other_samples_ = {};
 };
 
 }  // namespace
@@ -282,7 +290,7 @@ std::vector<NextRuns> ChooseNextRuns(std::span<const PredictedRun> predicted,
                                      const ChoiceErrors& errors) {
   if (predicted.empty()) return {};
   const RunChooser chooser(predicted, errors);
-  std::vector<NextRuns> choices = {chooser.NothingMeasured()};
+  std::vector<NextRuns> choices = {chooser.Best(0)};
   for (size_t size = 2; size <= std::min(kMostMeasured, predicted.size());
        ++size) {
     choices.push_back(chooser.Best(size));

@@ -64,7 +64,7 @@ RunKind KindOfJob(const TrainingJob& job) {
                .has_experts = job.shape.IsMoe(),
                .recomputed = RecomputedPartOf(s),
                .trains_adapters = s.lora_rank > 0,
-               .reads_images = s.images > 0};
+               .reads_images = s.images > 0 || s.source > 0};
   kind.sizes = {Logarithm(CountActiveMatrixParameters(job.shape)),
                 Logarithm(s.sequence),
                 Logarithm(s.gpus),

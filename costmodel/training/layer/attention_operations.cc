@@ -116,21 +116,23 @@ void LayerBuilder::AddCoreAttention(bool is_windowed) {
   operations_.push_back(operation);
 }
 
-void LayerBuilder::AddUnfusedAttention() {
+void LayerBuilder::AddUnfusedAttention(double keys) {
   const double heads = static_cast<double>(shape_.heads) / tensor_;
-  const double keys = static_cast<double>(strategy_.sequence);
+  const double queries = static_cast<double>(strategy_.sequence);
   const double batch = heads * static_cast<double>(strategy_.microbatch);
   const double scores = rows_ * keys * heads;
   const double dim = static_cast<double>(shape_.head_dim);
-  const double qkv = kWidth * rows_ * heads * dim;
+  const double query_bytes = kWidth * rows_ * heads * dim;
+  const double key_bytes = query_bytes * keys / queries;
   const auto product = [&](double columns, double inner) {
-    return MatrixProduct{.rows = keys,
+    return MatrixProduct{.rows = queries,
                          .columns = columns,
                          .inner = inner,
                          .groups = batch,
                          .has_weights = false};
   };
-  AddProduct("scores", LayerPart::kCoreAttention, product(keys, dim), 2 * qkv);
+  AddProduct("scores", LayerPart::kCoreAttention, product(keys, dim),
+             query_bytes + key_bytes);
   AddElementwise("softmax", LayerPart::kCoreAttention, 2 * scores,
                  kWidth * scores);
   operations_.back().made_bytes = operations_.back().saved_bytes;
@@ -139,7 +141,8 @@ void LayerBuilder::AddUnfusedAttention() {
                    (kWidth + 1) * scores);
     operations_.back().made_bytes = operations_.back().saved_bytes;
   }
-  AddProduct("values", LayerPart::kCoreAttention, product(dim, keys), qkv);
+  AddProduct("values", LayerPart::kCoreAttention, product(dim, keys),
+             key_bytes);
 }
 
 // Adds the choice of keys: queries from the low rank of attention's, one key for all heads,
@@ -195,7 +198,7 @@ void LayerBuilder::AddAttention(bool is_windowed) {
   }
   const bool is_unfused = strategy_.attention == AttentionKernel::kUnfused;
   if (is_unfused) {
-    AddUnfusedAttention();
+    AddUnfusedAttention(static_cast<double>(strategy_.sequence));
   } else {
     AddCoreAttention(is_windowed);
   }
@@ -209,6 +212,40 @@ void LayerBuilder::AddAttention(bool is_windowed) {
               .groups = 1,
               .is_low_precision = true},
              is_unfused ? kWidth * rows_ * values : 0);
+  AddScatter(LayerPart::kAttention);
+}
+
+// Adds attention to the result of an encoder, whose keys and values are other products.
+// The result is kept once, with the encoder.
+void LayerBuilder::AddCrossAttention() {
+  const double source = static_cast<double>(strategy_.source);
+  const double source_rows = static_cast<double>(strategy_.microbatch) * source;
+  const double heads = static_cast<double>(shape_.heads) / tensor_;
+  const double width = heads * static_cast<double>(shape_.head_dim);
+  AddGather(LayerPart::kAttention);
+  AddProduct("cross query", LayerPart::kAttention,
+             ProductOfRows(rows_, width, hidden_),
+             kWidth * split_rows_ * hidden_);
+  AddGather(LayerPart::kAttention, source_rows);
+  AddProduct("cross key, value", LayerPart::kAttention,
+             ProductOfRows(source_rows, 2 * width, hidden_), 0);
+  const bool is_unfused = strategy_.attention == AttentionKernel::kUnfused;
+  if (is_unfused) {
+    AddUnfusedAttention(source);
+  } else {
+    const double values = kWidth * rows_ * width + 4 * rows_ * heads;
+    operations_.push_back(
+        {.name = "cross attention",
+         .part = LayerPart::kCoreAttention,
+         .attention_flops = 4 * rows_ * source * width,
+         .forward_launches = 2,
+         .backward_launches = 3,
+         .saved_bytes = kWidth * (rows_ + 2 * source_rows) * width + values,
+         .made_bytes = values});
+  }
+  AddProduct("cross output", LayerPart::kAttention,
+             ProductOfRows(rows_, hidden_, width),
+             is_unfused ? kWidth * rows_ * width : 0);
   AddScatter(LayerPart::kAttention);
 }
 

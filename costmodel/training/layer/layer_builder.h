@@ -24,6 +24,7 @@ class LayerBuilder {
   }
 
   void AddAttention(bool is_windowed);
+  void AddCrossAttention();
   void AddLinearMixer();
   void AddFeedforward(LayerPart part, LayerPart activation_part, double width);
   void AddExperts();
@@ -48,8 +49,10 @@ class LayerBuilder {
   std::vector<LayerOperation> Take() { return std::move(operations_); }
 
  private:
-  // Adds the communication before products that tensor parallelism splits by columns.
-  void AddGather(LayerPart part);
+  // Adds the communication before products that tensor parallelism splits by columns, which
+  // read `rows` vectors.
+  void AddGather(LayerPart part, double rows);
+  void AddGather(LayerPart part) { AddGather(part, rows_); }
   // Adds the communication after products that tensor parallelism splits by rows.
   void AddScatter(LayerPart part);
   bool HasBias(std::string_view name, LayerPart part) const;
@@ -64,7 +67,7 @@ class LayerBuilder {
   void AddGate();
   void AddScan();
   void AddCoreAttention(bool is_windowed);
-  void AddUnfusedAttention();
+  void AddUnfusedAttention(double keys);
   void AddExpertSharing(double bytes);
 
   const ModelShape& shape_;

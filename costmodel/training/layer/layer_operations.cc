@@ -61,9 +61,9 @@ void LayerBuilder::AddResidual() {
        .made_bytes = mask});
 }
 
-void LayerBuilder::AddGather(LayerPart part) {
+void LayerBuilder::AddGather(LayerPart part, double rows) {
   if (strategy_.tensor == 1) return;
-  const double bytes = kWidth * rows_ * hidden_;
+  const double bytes = kWidth * rows * hidden_;
   LayerOperation operation{.name = "gather", .part = part};
   if (strategy_.sequence_parallel) {
     operation.forward_sent = {CollectiveKind::kAllGather, GroupKind::kTensor,
@@ -288,7 +288,7 @@ void LayerBuilder::AddEmbedding() {
 }
 
 void LayerBuilder::AddLogits() {
-  AddNorm();
+  if (shape_.has_final_norm) AddNorm();
   AddGather(LayerPart::kFeedforward);
   const double columns = static_cast<double>(shape_.vocabulary) / tensor_;
   AddProduct("logits", LayerPart::kFeedforward,
@@ -321,6 +321,11 @@ std::vector<LayerOperation> LayerOperations(const ModelShape& shape,
                      [&] { builder.AddLinearMixer(); });
   }
   builder.AddResidual();
+  if (shape.has_cross_attention) {
+    builder.AddNorm();
+    builder.AddCrossAttention();
+    builder.AddResidual();
+  }
   if (!shape.has_single_blocks) builder.AddNorm();
   if (form.is_moe) {
     builder.AddExperts();

@@ -133,10 +133,17 @@ RankParameters LayerBytesOfRank(const TrainingJob& job, bool is_moe) {
 }
 
 RankParameters StageBytesOfRank(const TrainingJob& job,
-                                const StageContent& stage) {
-  const RankParameters all = StageParametersOfRank(job, stage);
-  if (job.strategy.lora_rank == 0) return BytesOf(job, all, {}, {});
-  return BytesOf(job, all, TrainedStageParametersOfRank(job, stage),
+                                const StageContent& stage,
+                                const RankParameters& trained) {
+  if (job.strategy.lora_rank == 0) {
+    RankParameters all = trained;
+    if (stage.has_embedding && !job.shape.towers.empty()) {
+      all.dense +=
+          TowerParametersOfRank(job) - TrainedTowerParametersOfRank(job);
+    }
+    return BytesOf(job, all, {}, {});
+  }
+  return BytesOf(job, StageParametersOfRank(job, stage), trained,
                  SumOverLayers(stage, [&](bool is_moe) {
                    return LinearWeightsOfRank(job, is_moe);
                  }));

@@ -23,10 +23,11 @@ RankParameters TrainedStageParametersOfRank(const TrainingJob& job,
                                             const StageContent& stage);
 
 // Returns the bytes of what a rank computes with, adapters included: in 16 bits, or the
-// weights of layers in four bits (QLoRA).
+// weights of layers in four bits (QLoRA). `trained` are the elements that the stage trains.
 RankParameters LayerBytesOfRank(const TrainingJob& job, bool is_moe);
 RankParameters StageBytesOfRank(const TrainingJob& job,
-                                const StageContent& stage);
+                                const StageContent& stage,
+                                const RankParameters& trained);
 
 // Returns the elements that all ranks together train.
 double CountTrainedParameters(const TrainingJob& job);

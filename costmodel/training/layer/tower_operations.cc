@@ -30,6 +30,31 @@ int64_t TensorOf(const Tower& tower, const TrainingStrategy& strategy) {
   return is_split ? strategy.tensor : 1;
 }
 
+// Returns the embedding of an encoder's source, of tokens or of frames of sound, and the result
+// of its layers, which the decoder's layers read and keep, with the embedding's dropout.
+std::vector<LayerOperation> EncoderOperations(const TrainingJob& job,
+                                              const Tower& tower) {
+  const TrainingStrategy& s = job.strategy;
+  const double rows = static_cast<double>(s.microbatch * s.source);
+  std::vector<LayerOperation> operations;
+  if (tower.patch_elements > 0) {
+    operations.push_back(ProductOf("convolutions", rows, tower.stack->hidden,
+                                   tower.patch_elements));
+  } else {
+    operations =
+        EmbeddingOperations(*tower.stack, JobOfTower(job, tower).strategy);
+  }
+  const double kept_rows =
+      s.sequence_parallel ? rows / static_cast<double>(s.tensor) : rows;
+  const double mask = s.drops_embedding ? 1 : 0;
+  operations.push_back(
+      {.name = "source",
+       .part = LayerPart::kNorm,
+       .saved_bytes = (kWidthOfBf16 + mask) * kept_rows *
+                      static_cast<double>(tower.stack->hidden)});
+  return operations;
+}
+
 double StackParametersOfRank(const TrainingJob& job, const Tower& tower) {
   const LayerParameters layer = CountLayerParameters(*tower.stack, false);
   const double matrices = (layer.attention + layer.dense) /
@@ -46,18 +71,24 @@ TrainingJob JobOfTower(const TrainingJob& job, const Tower& tower) {
   layers.shape = *tower.stack;
   TrainingStrategy& s = layers.strategy;
   s.sequence = PatchesOf(tower, s) + tower.positions;
-  s.microbatch *= s.images;
+  if (!tower.is_encoder) s.microbatch *= s.images;
   s.context = s.expert = s.expert_tensor = 1;
   s.tensor = TensorOf(tower, s);
-  s.precision = ProductPrecision::kBf16;
+  if (!tower.is_encoder) {
+    s.precision = ProductPrecision::kBf16;
+    s.drops_hidden = s.drops_scores = false;
+  }
   s.lora_rank = 0;
   s.has_four_bit_base = false;
-  s.drops_hidden = s.drops_scores = false;
   s.full_layers = s.every_layers = 0;
   if (s.recomputation != Recomputation::kFull) {
     s.recomputation = Recomputation::kNone;
   }
   return layers;
+}
+
+bool RunsTowers(const TrainingJob& job) {
+  return job.strategy.images > 0 || job.shape.HasEncoder();
 }
 
 bool TrainsTowers(const TrainingStrategy& strategy) {
@@ -70,6 +101,7 @@ bool TrainsProjectors(const TrainingStrategy& strategy) {
 
 std::vector<LayerOperation> PatchOperations(const TrainingJob& job,
                                             const Tower& tower) {
+  if (tower.is_encoder) return EncoderOperations(job, tower);
   const double rows = ImagesOf(job.strategy) *
                       static_cast<double>(PatchesOf(tower, job.strategy));
   return {

@@ -13,6 +13,9 @@ namespace acplan::costmodel {
 // recomputation none.
 TrainingJob JobOfTower(const TrainingJob& job, const Tower& tower);
 
+// Returns whether any tower computes something: an encoder always, others if there are images.
+bool RunsTowers(const TrainingJob& job);
+
 // Returns whether layers and patches of the towers are trained, and projectors.
 bool TrainsTowers(const TrainingStrategy& strategy);
 bool TrainsProjectors(const TrainingStrategy& strategy);

@@ -215,8 +215,8 @@ double LargestWeight(const TrainingJob& job, const StageContent& stage) {
 // Returns the memory of parameters, gradients and the optimizer's state.
 RankMemory StatesOf(const TrainingJob& job, const StageContent& stage) {
   const TrainingStrategy& s = job.strategy;
-  const RankParameters bytes = StageBytesOfRank(job, stage);
   const RankParameters p = TrainedStageParametersOfRank(job, stage);
+  const RankParameters bytes = StageBytesOfRank(job, stage, p);
   const double dense_ranks =
       static_cast<double>(DenseDataGroups(s).shards.size);
   const double expert_ranks =
@@ -236,7 +236,7 @@ RankMemory StatesOf(const TrainingJob& job, const StageContent& stage) {
 // layer of theirs that runs again.
 StageKeeping KeepingOfTowers(const TrainingJob& job) {
   StageKeeping keeping;
-  if (job.strategy.images == 0) return keeping;
+  if (!RunsTowers(job)) return keeping;
   const auto add = [&](const std::vector<LayerOperation>& operations) {
     for (const LayerOperation& operation : operations) {
       keeping.kept_bytes += operation.saved_bytes;
@@ -258,28 +258,9 @@ StageKeeping KeepingOfTowers(const TrainingJob& job) {
   return keeping;
 }
 
-}  // namespace
-
-double OffloadedBytes(const TrainingJob& job, const LayerMemories& layers,
-                      const StageContent& stage) {
-  return KeptOfStage(job, layers, stage) * OffloadedShare(job.strategy, stage);
-}
-
-LayerMemories MemoriesOfLayers(const TrainingJob& job) {
-  LayerMemories layers;
-  if (!job.shape.IsMoe() || job.shape.dense_layers > 0) {
-    layers.dense = MemoryOfLayer(job, false, false);
-    layers.dense_again = MemoryOfLayer(job, false, true);
-  }
-  if (job.shape.IsMoe()) {
-    layers.moe = MemoryOfLayer(job, true, false);
-    layers.moe_again = MemoryOfLayer(job, true, true);
-  }
-  return layers;
-}
-
-RankMemory MemoryOfKeeping(const TrainingJob& job, const StageContent& stage,
-                           size_t index, const StageKeeping& keeping) {
+RankMemory MemoryWithTowers(const TrainingJob& job, const StageContent& stage,
+                            size_t index, const StageKeeping& keeping,
+                            const StageKeeping& towers) {
   const TrainingStrategy& s = job.strategy;
   RankMemory memory = StatesOf(job, stage);
   memory.libraries = LibraryBytes(job);
@@ -305,8 +286,7 @@ RankMemory MemoryOfKeeping(const TrainingJob& job, const StageContent& stage,
   }
   if (s.has_four_bit_base) memory.working += 2 * LargestWeight(job, stage);
   double recomputed_bytes = keeping.recomputed_bytes;
-  if (stage.has_embedding && !job.shape.towers.empty()) {
-    const StageKeeping towers = KeepingOfTowers(job);
+  if (stage.has_embedding) {
     memory.activations += towers.kept_bytes * MicrobatchesInFlight(s, index);
     recomputed_bytes = std::max(recomputed_bytes, towers.recomputed_bytes);
   }
@@ -315,6 +295,34 @@ RankMemory MemoryOfKeeping(const TrainingJob& job, const StageContent& stage,
   memory.logits = 0;
   memory.working += recomputed_bytes;
   return memory;
+}
+
+}  // namespace
+
+double OffloadedBytes(const TrainingJob& job, const LayerMemories& layers,
+                      const StageContent& stage) {
+  return KeptOfStage(job, layers, stage) * OffloadedShare(job.strategy, stage);
+}
+
+LayerMemories MemoriesOfLayers(const TrainingJob& job) {
+  LayerMemories layers;
+  if (!job.shape.IsMoe() || job.shape.dense_layers > 0) {
+    layers.dense = MemoryOfLayer(job, false, false);
+    layers.dense_again = MemoryOfLayer(job, false, true);
+  }
+  if (job.shape.IsMoe()) {
+    layers.moe = MemoryOfLayer(job, true, false);
+    layers.moe_again = MemoryOfLayer(job, true, true);
+  }
+  layers.towers = KeepingOfTowers(job);
+  return layers;
+}
+
+RankMemory MemoryOfKeeping(const TrainingJob& job, const StageContent& stage,
+                           size_t index, const StageKeeping& keeping) {
+  return MemoryWithTowers(
+      job, stage, index, keeping,
+      stage.has_embedding ? KeepingOfTowers(job) : StageKeeping());
 }
 
 RankMemory MemoryOfStage(const TrainingJob& job, const LayerMemories& layers,
@@ -339,7 +347,7 @@ RankMemory MemoryOfStage(const TrainingJob& job, const LayerMemories& layers,
             ? layers.moe_again.whole - layers.moe_again.kept_bytes
             : layers.dense_again.whole - layers.dense_again.kept_bytes;
   }
-  return MemoryOfKeeping(job, stage, index, keeping);
+  return MemoryWithTowers(job, stage, index, keeping, layers.towers);
 }
 
 double MostBytesOf(const TrainingJob& job, const LayerMemories& layers,

@@ -35,6 +35,13 @@ struct LayerMemory {
   double whole = 0;       // all of it, without recomputation
 };
 
+// The bytes that the layers of a stage hold for a microbatch: kept for its backward pass,
+// and recomputed during the backward pass of a layer.
+struct StageKeeping {
+  double kept_bytes = 0;
+  double recomputed_bytes = 0;
+};
+
 // The memory of the layers of a model, recomputed and not. It depends on the strategy as
 // UnitTimes does.
 struct LayerMemories {
@@ -42,6 +49,7 @@ struct LayerMemories {
   LayerMemory dense_again = {};
   LayerMemory moe = {};
   LayerMemory moe_again = {};
+  StageKeeping towers = {};  // on the stage that has the embedding
 };
 LayerMemories MemoriesOfLayers(const TrainingJob& job);
 
@@ -54,12 +62,7 @@ RankMemory MemoryOfStage(const TrainingJob& job, const LayerMemories& layers,
 double MostBytesOf(const TrainingJob& job, const LayerMemories& layers,
                    const std::vector<StageKind>& kinds);
 
-// The bytes that the layers of a stage hold for a microbatch: kept for its backward pass,
-// and recomputed during the backward pass of a layer.
-struct StageKeeping {
-  double kept_bytes = 0;
-  double recomputed_bytes = 0;
-};
+// Returns the memory of stage `index`, whose layers hold `keeping`.
 RankMemory MemoryOfKeeping(const TrainingJob& job, const StageContent& stage,
                            size_t index, const StageKeeping& keeping);
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "costmodel/training/model/config_keys.h"
+#include "costmodel/training/model/encoder_decoder.h"
 #include "costmodel/training/model/expert_layers.h"
 #include "costmodel/training/model/known_keys.h"
 #include "costmodel/training/model/layer_kinds.h"
@@ -221,7 +222,9 @@ bool IsEncoderDecoder(const JsonField& root) {
 
 [[noreturn]] void FailOfType(const JsonField& type, const JsonField& config) {
   if (IsEncoderDecoder(config)) {
-    type.Fail("a decoder, as acplan does not model encoders with decoders");
+    type.Fail(
+        "a decoder, or one of the encoders with decoders that acplan models "
+        "(t5, mt5, umt5, whisper, bart and its kin)");
   }
   const std::vector<std::string> foreign = ForeignKeys(config);
   if (!foreign.empty()) {
@@ -303,6 +306,21 @@ bool IsTied(const JsonField& root, const std::optional<JsonField>& part,
   return root.Has(kKey) ? is_whole_tied : is_tied;
 }
 
+ModelConfig ParseEncoders(const JsonField& root, std::string_view file) {
+  if (root.Has("is_encoder_decoder") && !IsEncoderDecoder(root)) {
+    root.Get("is_encoder_decoder")
+        .Fail("true, as acplan does not model the decoder alone");
+  }
+  ConfigKeys config(root, "{}", false);
+  ModelConfig read{
+      .shape = ParseEncoderDecoder(config, root.Get("model_type").String())};
+  CheckShape(read.shape, file);
+  CheckShape(*read.shape.towers[0].stack, file);
+  config.RequireKnownKeys();
+  read.notes = {"no measured run confirms encoders with decoders"};
+  return read;
+}
+
 }  // namespace
 
 ModelConfig ParseModelConfig(std::string_view text, std::string_view file) {
@@ -311,7 +329,11 @@ ModelConfig ParseModelConfig(std::string_view text, std::string_view file) {
   const std::optional<JsonField> part = TextPart(root);
   if (part && IsEncoderDecoder(root)) {
     root.Get("is_encoder_decoder")
-        .Fail("false, as acplan does not model encoders with decoders");
+        .Fail("false, as acplan does not model encoders with such a decoder");
+  }
+  if (!part && root.Has("model_type") &&
+      IsEncoderDecoderType(root.Get("model_type").String())) {
+    return ParseEncoders(root, file);
   }
   const ModelType& type = TypeOf(root, part.value_or(root));
   ConfigKeys config(part.value_or(root), DefaultsOfType(type.name),

@@ -72,9 +72,16 @@ double QueryBias(const ModelShape& shape) {
          static_cast<double>(gate);
 }
 
+// Returns the elements of the biases of attention to an encoder's result.
+double CrossBiases(const ModelShape& shape) {
+  if (!shape.has_cross_attention) return 0;
+  return (shape.has_query_bias ? QueryBias(shape) : 0) +
+         (shape.has_output_bias ? static_cast<double>(shape.hidden) : 0);
+}
+
 // Returns the elements of norms and biases that belong to attention and linear mixers.
 double MixerVectors(const ModelShape& shape) {
-  double attention = AttentionNorms(shape);
+  double attention = AttentionNorms(shape) + CrossBiases(shape);
   if (shape.has_query_bias) attention += QueryBias(shape);
   if (shape.has_output_bias) attention += static_cast<double>(shape.hidden);
   // The norm of an indexer's keys has a scale and a bias.
@@ -122,7 +129,8 @@ LayerParameters CountLayerParameters(const ModelShape& shape, bool is_moe) {
   const double hidden = static_cast<double>(shape.hidden);
   const double matrices = static_cast<double>(shape.FeedforwardMatrices());
   LayerParameters count{
-      .attention = shape.AttentionShare() * AttentionParameters(shape) +
+      .attention = (shape.has_cross_attention ? 2 : 1) *
+                       shape.AttentionShare() * AttentionParameters(shape) +
                    shape.LinearShare() * LinearParameters(shape) +
                    shape.IndexerShare() * IndexerParameters(shape)};
   if (is_moe) {
@@ -157,8 +165,9 @@ double EmbeddingVectors(const ModelShape& shape) {
 }
 
 double LogitsVectors(const ModelShape& shape) {
-  return static_cast<double>(shape.hidden) *
-             static_cast<double>(shape.norm_weights) +
+  const double norm = static_cast<double>(shape.hidden) *
+                      static_cast<double>(shape.norm_weights);
+  return (shape.has_final_norm ? norm : 0) +
          (shape.has_logits_bias ? static_cast<double>(shape.vocabulary) : 0);
 }
 

@@ -118,6 +118,9 @@ struct ModelShape {
 
   // Each vector attends to all others, not only to earlier ones.
   bool is_bidirectional = false;
+  // Layers also attend to the result of an encoder, which is the tower.
+  bool has_cross_attention = false;
+  bool has_final_norm = true;  // before the logits
   // The stacks that images pass before the text model, which the other sizes describe.
   std::vector<Tower> towers = {};
 
@@ -153,6 +156,7 @@ struct ModelShape {
   void SetBiases(bool has) {
     has_query_bias = has_output_bias = has_feedforward_bias = has;
   }
+  bool HasEncoder() const { return has_cross_attention; }
   bool IsLatent() const { return kv_rank > 0; }
   // Returns the dimension of a head's values.
   int64_t ValueDim() const { return IsLatent() ? v_dim : head_dim; }

@@ -18,12 +18,16 @@ struct ProjectorProduct {
 
 // A stack of layers that images pass before the text model: an embedding of patches, layers
 // whose patches see all others of their image (or window), and a projector to the hidden size
-// of the text model. A tower is on the stage that has the embedding of tokens.
+// of the text model. A tower is on the stage that has the embedding of tokens. Or an encoder,
+// whose patches are the tokens or frames of a source.
 struct Tower {
   std::string name;  // the key of its configuration
   // The layers. Never null; the sizes of a vocabulary are 0.
   std::shared_ptr<const ModelShape> stack;
-  int64_t patches = 0;    // of an image
+  // Reads the source of a sequence, of which the text model is the decoder, in place of images.
+  bool is_encoder = false;
+  // The patches of an image, or the frames of a source of sound; 0 for a source of text.
+  int64_t patches = 0;
   int64_t positions = 0;  // vectors of an image in the layers, beside patches
   int64_t patch_elements = 0;  // the numbers of a patch of pixels
   // The parameters of the embedding of patches, positions and norms outside of layers; and of

@@ -83,8 +83,9 @@ class ChoiceMeter {
   bool is_stopped_ = false;
 };
 
-// Adds labels to a sorted list of others, and drops those that another one dominates: one
-// with as many remaining layers, no more bytes and no more seconds by either measure.
+// Adds labels to others, and drops those that another one dominates: one with as many
+// remaining layers, no more bytes and no more seconds by either measure. The result is sorted
+// by remaining layers, a policy that the bound t requires, and bytes.
 void AddUndominated(std::vector<ChoiceLabel> added_labels,
                     std::vector<ChoiceLabel>& labels);
 

@@ -108,13 +108,30 @@ void CheckMixers(const ModelShape& shape, const TrainingStrategy& s) {
 void CheckTowers(const ModelShape& shape, const TrainingStrategy& s) {
   const bool is_stated =
       s.images > 0 || s.image_patches > 0 || s.freezes_towers;
-  Require(!shape.towers.empty() || !is_stated,
+  const std::string_view unmodelled =
+      shape.HasEncoder() ? UnmodelledWithEncoder(s) : "";
+  Require(unmodelled.empty(),
+          fmt::format("{} for an encoder with a decoder, as acplan models "
+                      "nothing else of it",
+                      unmodelled));
+  Require(shape.HasEncoder() || s.source == 0,
+          "source_seq: expected no value for a model without an encoder");
+  const bool reads_images = !shape.towers.empty() && !shape.HasEncoder();
+  Require(reads_images || !is_stated,
           "images, image_patches, freeze_towers: expected no value for a model "
           "without a vision tower");
   Require(s.images == 0 || s.implementation == Implementation::kFused,
           "images: expected 0 with the implementation eager, whose towers are "
           "not modelled");
   for (const Tower& tower : shape.towers) {
+    if (tower.is_encoder) {
+      const int64_t positions = tower.stack->learned_positions;
+      Require(positions == 0 || s.source <= positions,
+              fmt::format("source_seq: expected at most {} (positions of the "
+                          "encoder), found {}",
+                          positions, s.source));
+      continue;
+    }
     const int64_t tokens = ImageTokens(tower, PatchesOf(tower, s));
     Require(s.images <= s.sequence / tokens,
             fmt::format("images: expected at most {} of {} tokens each in a "

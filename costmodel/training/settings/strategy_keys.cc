@@ -160,6 +160,7 @@ constexpr std::string_view kKeys[] = {
     "lora_rank",
     "lora_targets",
     "base_weights",
+    "source_seq",
     "images",
     "image_patches",
     "freeze_towers",

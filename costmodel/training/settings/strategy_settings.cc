@@ -367,6 +367,7 @@ TrainingStrategy WithKernels(TrainingStrategy s, const SettingValues& values,
       values.Choice("lora_targets", {"all", "attention"}) == 1;
   s.has_four_bit_base = values.Choice("base_weights", {"bf16", "nf4"}) == 1;
   s.images = values.Whole("images", 0, 0);
+  s.source = values.Whole("source_seq", 0, 0);
   s.image_patches = values.Whole("image_patches", 0);
   s.freezes_towers = values.Flag("freeze_towers", false);
   const int graphs =
@@ -394,6 +395,10 @@ TrainingJob StatedJob(const ModelShape& shape, const StrategySettings& settings,
   TrainingJob job{.shape = shape, .strategy = DegreesOf(values, shape)};
   job.cluster = ClusterOf(values, systems, job.strategy.gpus);
   job.strategy = WithKernels(job.strategy, values, job.cluster);
+  if (shape.HasEncoder() && job.strategy.source == 0) {
+    const int64_t frames = shape.towers.front().patches;
+    job.strategy.source = frames > 0 ? frames : job.strategy.sequence;
+  }
   job.strategy = WithDropouts(job.strategy, values, shape);
   job.strategy = WithGradients(job.strategy, values);
   job.strategy = WithSettingsOfRecomputation(job.strategy, values);

@@ -83,6 +83,7 @@ bool IsScheduleLegal(const TrainingStrategy& s) {
 
 // Checks the rules of the other degrees, together with the unit's.
 bool IsLegal(const TrainingStrategy& s, const ModelShape& shape) {
+  if (shape.HasEncoder() && !UnmodelledWithEncoder(s).empty()) return false;
   if (!IsImplementationLegal(shape, s)) return false;
   if (s.offloaded_layers > (shape.layers + s.pipeline - 1) / s.pipeline) {
     return false;

@@ -186,7 +186,24 @@ bool DividesHeads(const ModelShape& shape, const TrainingStrategy& s) {
 }
 
 int64_t PatchesOf(const Tower& tower, const TrainingStrategy& strategy) {
+  if (tower.is_encoder) return strategy.source;
   return strategy.image_patches > 0 ? strategy.image_patches : tower.patches;
+}
+
+std::string_view UnmodelledWithEncoder(const TrainingStrategy& s) {
+  if (s.pipeline > 1) return "pp: expected 1";
+  if (s.context > 1) return "cp: expected 1";
+  if (s.sequence_parallel && s.source % s.tensor > 0) {
+    return "source_seq: expected a length that tp divides, or sp false,";
+  }
+  if (s.lora_rank > 0) return "lora_rank: expected 0";
+  if (s.offloaded_layers > 0) return "offload_layers: expected 0";
+  if (s.implementation != Implementation::kFused) {
+    return "implementation: expected fused";
+  }
+  const bool is_whole = s.recomputation == Recomputation::kNone ||
+                        s.recomputation == Recomputation::kFull;
+  return is_whole ? "" : "recompute: expected none, full, full:N or every:N";
 }
 
 void CheckStrategy(const ModelShape& shape, const TrainingStrategy& s,

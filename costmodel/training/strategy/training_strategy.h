@@ -138,6 +138,9 @@ struct TrainingStrategy {
   int64_t images = 0;
   int64_t image_patches = 0;
   bool freezes_towers = false;  // their projectors are trained
+  // The tokens (or frames) that an encoder reads of a sequence, whose decoder has `sequence`; 0
+  // without an encoder.
+  int64_t source = 0;
 
   // Returns the data parallel degree. Divides one by one, since a product of degrees may
   // exceed 64 bits.
@@ -156,8 +159,12 @@ bool IsVShaped(PipelineSchedule schedule);
 // one, these are the n-th, the 2 n-th and so on of the stage, as torchtitan counts them.
 int64_t RecomputedLayers(const TrainingStrategy& strategy, int64_t layers);
 
-// Returns the patches of an image in a tower.
+// Returns the patches of an image in a tower, or what an encoder reads of a sequence.
 int64_t PatchesOf(const Tower& tower, const TrainingStrategy& strategy);
+// Returns the expectation that a strategy breaks for an encoder with a decoder, else "".
+// Modelled are no pipelines, context parallelism, adapters and offload, and full recomputation
+// or none. Sequence parallelism divides the source, too.
+std::string_view UnmodelledWithEncoder(const TrainingStrategy& strategy);
 
 // Returns whether the ranks of context parallelism can have the same number of heads each.
 bool DividesHeads(const ModelShape& shape, const TrainingStrategy& strategy);

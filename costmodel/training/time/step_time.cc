@@ -106,8 +106,7 @@ UnitTime LayerWithSharding(const UnitTime& layer, const TrainingJob& job,
 
 // A tower without images does not run, so that nothing of it is gathered.
 UnitTime TowersWithSharding(const UnitTime& towers, const TrainingJob& job) {
-  if (job.strategy.fsdp <= 1 || job.strategy.images == 0 ||
-      job.shape.towers.empty()) {
+  if (job.strategy.fsdp <= 1 || !RunsTowers(job) || job.shape.towers.empty()) {
     return towers;
   }
   return WithSharding(towers, job, {.dense = 2 * TowerParametersOfRank(job)},

@@ -42,7 +42,7 @@ UnitTime Frozen(UnitTime time) { return {.forward = time.forward}; }
 
 UnitTime TimeOfTowers(const TrainingJob& job) {
   UnitTime sum;
-  if (job.strategy.images == 0) return sum;
+  if (!RunsTowers(job)) return sum;
   for (const Tower& tower : job.shape.towers) {
     const TrainingJob layers = JobOfTower(job, tower);
     UnitTime stack =

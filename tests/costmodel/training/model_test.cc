@@ -306,8 +306,9 @@ TEST(HuggingFaceConfigs, RefuseCrossAttentionAndEncoders) {
           "n_head": 4, "n_positions": 128, "vocab_size": 99,
           "add_cross_attention": true})"),
               HasSubstr("add_cross_attention"));
-  EXPECT_THAT(Complaint(R"({"model_type": "t5", "is_encoder_decoder": true})"),
-              HasSubstr("does not model encoders with decoders, found \"t5\""));
+  EXPECT_THAT(
+      Complaint(R"({"model_type": "longt5", "is_encoder_decoder": true})"),
+      HasSubstr("one of the encoders with decoders that acplan models"));
 }
 
 TEST(HuggingFaceConfigs, TellOfDropouts) {
