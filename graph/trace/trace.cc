@@ -140,6 +140,24 @@ IndexedVector<TensorId, TraceTensor> ParseTensors(const JsonField& field,
 
 using TraceCalls = IndexedVector<CallId, TraceCall>;
 
+// Returns the begin and the end of a part of the backward pass, which have the names
+// `name`_`first` and `name`_end; kNever for both if there is none.
+std::pair<Time, Time> ParsePeriod(const JsonField& call, std::string_view name,
+                                  std::string_view first, const Trace& trace) {
+  const std::string begin_key = fmt::format("{}_{}", name, first);
+  const std::string end_key = fmt::format("{}_end", name);
+  const Time begin = ParseOptionalTime(call, begin_key, trace.forward_end,
+                                       trace.backward_end);
+  const Time end =
+      ParseOptionalTime(call, end_key, std::min(begin, trace.backward_end),
+                        trace.backward_end);
+  if ((begin == kNever) != (end == kNever)) {
+    call.Complain(fmt::format("expected {} and {} or neither, found one",
+                              begin_key, end_key));
+  }
+  return {begin, end};
+}
+
 TraceCall ParseCall(const JsonField& field, const TraceCalls& before,
                     const Trace& trace) {
   const Time forward_end = trace.forward_end;
@@ -163,14 +181,10 @@ TraceCall ParseCall(const JsonField& field, const TraceCalls& before,
           "a tensor of a storage among the inputs (this one: {})", storage));
   }
   call.no_grad = ParseFlag(field, "no_grad");
-  call.backward_start = ParseOptionalTime(field, "backward_start", forward_end,
-                                          trace.backward_end);
-  call.backward_end = ParseOptionalTime(
-      field, "backward_end", std::min(call.backward_start, trace.backward_end),
-      trace.backward_end);
-  if ((call.backward_start == kNever) != (call.backward_end == kNever))
-    field.Complain(
-        "expected backward_start and backward_end or neither, found one");
+  std::tie(call.backward_start, call.backward_end) =
+      ParsePeriod(field, "backward", "start", trace);
+  std::tie(call.gather_begin, call.gather_end) =
+      ParsePeriod(field, "gather", "begin", trace);
 
   CallId ancestor = before.last_id();
   CallId sibling = kNone;
@@ -308,6 +322,7 @@ TraceOperator ParseOperator(const JsonField& field, OperatorId id,
   op.view = ParseFlag(field, "view");
   op.random = ParseFlag(field, "random");
   op.opaque = ParseFlag(field, "opaque");
+  op.once = ParseFlag(field, "once");
   op.recasts = Optional(field, "recasts", [&](const JsonField& f) {
                  std::vector<OperatorId> recasts;
                  for (const JsonField& element : f.Elements())

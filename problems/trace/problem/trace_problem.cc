@@ -11,6 +11,7 @@
 
 #include "graph/base/flag.h"
 #include "graph/base/input_error.h"
+#include "graph/trace/gathers.h"
 #include "graph/trace/unit_refusal.h"
 #include "problems/model/unit_forest.h"
 #include "problems/plan/trace_memory.h"
@@ -251,7 +252,16 @@ CandidateModules FindCandidateModules(
   for (const ModuleId m : trace.modules.ids()) {
     const auto node = node_of.find(trace.modules[m].fqn);
     if (!has_gradients[m] || node == node_of.end()) continue;
-    if (!problem.groups[node->second].groups.empty()) {
+    const bool has_policy = !problem.groups[node->second].groups.empty();
+    if (graph::RunsAnythingOnce(trace, m) &&
+        !(has_policy && problem.may_skip)) {
+      candidates.refused.push_back(
+          {m, "it holds modules that are sharded by themselves, and is a unit "
+              "only with a policy that skips operators",
+           ""});
+      continue;
+    }
+    if (has_policy) {
       candidates.node_of[m] = node->second;
       continue;
     }
@@ -410,7 +420,7 @@ TraceProblem BuildTraceProblem(const Trace& trace,
   AddBarred(problem, profile, problem.no_units);
 
   const size_t storages = trace.storages.size();
-  problem.held_until = graph::HeldByOthers(trace);
+  problem.held_until = graph::HeldUnderEveryPlan(trace);
   problem.saved_of.resize(storages);
   for (const graph::SavedId k : trace.saved.ids()) {
     problem.saved_of[trace.saved[k].storage].push_back(k);

@@ -83,7 +83,8 @@ struct TraceProblem {
   // The first candidate of a module, if any.
   graph::IndexedVector<TreeNodeId, CandidateId> first_of_node = {};
   graph::IndexedVector<TreeNodeId, graph::OperatorGroups> groups = {};
-  // Until when others than autograd hold a storage without units.
+  // Until when others than autograd hold a storage without units, or, if plans
+  // change that, under all of them (graph/trace/gathers.h).
   graph::IndexedVector<graph::StorageId, graph::Time> held_until = {};
   // The records of a storage: what autograd saves of it, and the candidates whose
   // argument and whose operators' result it is.

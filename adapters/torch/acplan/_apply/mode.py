@@ -10,7 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from acplan._apply.tape import (
     Tape,
 )
+from acplan._base.modules import FSDPModule
 from acplan._base.ring_attention import watch_ring_attention
+from acplan._base.sharded_modules import Hook, hooks_replaced
 from acplan._base.sharding import watch_propagation
 from acplan._base.triton_kernels import watch_launches
 
@@ -54,22 +56,17 @@ class Mode(TorchDispatchMode):
         that it calls, as not to be compiled serves as well."""
         return not CAN_LEAVE_OUT
 
-    def __init__(self, tape: Tape, sharded: Sequence[torch.nn.Module]) -> None:
+    def __init__(self, tape: Tape, sharded: Sequence[FSDPModule]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._tape = tape
         self._sharded = sharded
         self._is_blind = False
-        self._handles: list[torch.utils.hooks.RemovableHandle] = []
+        self._hooks = contextlib.ExitStack()
 
     def __enter__(self) -> "Mode":
         for module in self._sharded:
-            # They are the first hook and the last one, before forward and after it.
-            self._handles += [
-                module.register_forward_pre_hook(self._close_eyes, prepend=True),
-                module.register_forward_pre_hook(self._open_eyes),
-                module.register_forward_hook(self._close_eyes, prepend=True),
-                module.register_forward_hook(self._open_eyes),
-            ]
+            replaced = hooks_replaced(module, self._before_forward, self._looking_away_in)
+            self._hooks.enter_context(replaced)
         watch_launches()
         watch_propagation()
         watch_ring_attention()
@@ -78,9 +75,7 @@ class Mode(TorchDispatchMode):
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         super().__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._hooks.close()
 
     @contextlib.contextmanager
     def looking_away(self) -> Iterator[None]:
@@ -92,8 +87,13 @@ class Mode(TorchDispatchMode):
         finally:
             self._is_blind = was_blind
 
-    def _close_eyes(self, *_: Any) -> None:
-        self._is_blind = True
+    def _looking_away_in(self, hook: Hook) -> Hook:
+        def run(*args: Any) -> Any:
+            with self.looking_away():
+                return hook(*args)
 
-    def _open_eyes(self, *_: Any) -> None:
-        self._is_blind = False
+        return run
+
+    def _before_forward(self, hook: Hook) -> Hook:
+        """Returns what runs in place of the hook that gathers a module's parameters."""
+        return self._looking_away_in(hook)

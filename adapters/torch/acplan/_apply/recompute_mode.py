@@ -16,6 +16,7 @@ from acplan._apply.tape import Saved, Skipped, Tape
 from acplan._apply.unit_call import StartAgain, copy_marks, top_hooks
 from acplan._base import watch
 from acplan._base.errors import AcplanError
+from acplan._base.modules import FSDPModule
 from acplan._base.operators import (
     CAST,
     EMPTY,
@@ -26,6 +27,7 @@ from acplan._base.operators import (
     is_of_nothing,
     traits_of,
 )
+from acplan._base.sharded_modules import Hook, gather_again
 from acplan._base.stand_ins import (
     Origin,
     StandIn,
@@ -53,7 +55,7 @@ class Recomputation(Mode):
         tape: Tape,
         fqn: str,
         module: HasModules,
-        sharded: Sequence[torch.nn.Module] = (),
+        sharded: Sequence[FSDPModule] = (),
     ) -> None:
         super().__init__(tape, sharded)
         self._fqn = fqn
@@ -100,6 +102,14 @@ class Recomputation(Mode):
         self._saves = None
         self._generators.end()
         self._memory.end()
+
+    def _before_forward(self, hook: Hook) -> Hook:
+        def run(module: FSDPModule, args: Any, kwargs: Any) -> Any:
+            with self.looking_away():
+                gather_again(module)
+                return hook(module, args, kwargs)
+
+        return run
 
     def start_again(self) -> None:
         """Begins where forward began, with nothing skipped. Autograd has saved some tensors

@@ -184,6 +184,13 @@ class Recorder(TorchDispatchMode):
             self._add_workspace(workspace_bytes(func, args, kwargs, out, self._kernels))
         if is_launch(func):
             read_tensors, written_tensors = log.plain(args[1]), mutates
+        is_once = log.once is not None
+        if log.once is not None:
+            # It returns what nothing that runs again reads.
+            made = [s for s in outputs if log.storages[s].born == log.now] + reads + outputs
+            outputs = [
+                s for s in made if s not in log.once and not log.storages[s].is_refilled
+            ][:1] or log.operators[-1].outputs
         # Lists that an operator changes in place are no results.
         changed = written_tensors or mutates
         is_free = (is_view and not is_collective(func)) or not changed or "empty" in name
@@ -196,11 +203,11 @@ class Recorder(TorchDispatchMode):
                 else self._device.runtime_ms(
                     OperatorRun(func, args, kwargs, out), read_tensors, changed
                 ),
-                reads=reads,
+                reads=[] if is_once else reads,
                 outputs=outputs,
                 results=tensors,
-                mutates=log.changed_storages(mutates),
-                is_view=is_view,
+                mutates=[] if is_once else log.changed_storages(mutates),
+                is_view=is_view and not is_once,
                 is_random=torch.Tag.nondeterministic_seeded in func.tags
                 and draws(traits_of(func), args, kwargs),
                 is_opaque=is_opaque,
@@ -209,6 +216,7 @@ class Recorder(TorchDispatchMode):
                 else None,
                 source=-1 if self._sources is None else self._sources.of_operator(),
                 statistics=log.storages_of(statistics_of(func, args, kwargs)),
+                is_once=is_once,
             )
         )
         if self._on_operator:
