@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <vector>
 
 #include "graph/trace/allocation.h"
 #include "graph/trace/simulation.h"
@@ -10,27 +9,8 @@
 namespace acplan::graph {
 namespace {
 
-// The operators [begin, end) that gather parameters.
-struct Gather {
-  Time begin = 0;
-  Time end = 0;
-  int64_t filled_bytes = 0;  // of what is made in it
-  int64_t freed_bytes = 0;   // of older storages that are freed in it
-};
-
-// Returns all of them in ascending order, without their bytes.
-std::vector<Gather> GathersOf(const Trace& trace) {
-  std::vector<Gather> gathers;
-  for (const TraceCall& call : trace.calls) {
-    if (call.gather_begin == kNever) continue;
-    gathers.push_back({.begin = call.gather_begin, .end = call.gather_end});
-  }
-  std::ranges::sort(gathers, {}, &Gather::begin);
-  return gathers;
-}
-
-// Returns the place of the gather whose operators end at one of (begin, end], or the
-// number of all.
+// Returns the place of the gather of which an operator ends at a time, or the number of
+// all.
 size_t PlaceOfEnd(const std::vector<Gather>& gathers, Time time) {
   const auto gather =
       std::ranges::lower_bound(gathers, time, {}, &Gather::end);
@@ -38,13 +18,25 @@ size_t PlaceOfEnd(const std::vector<Gather>& gathers, Time time) {
   return is_in ? gather - gathers.begin() : gathers.size();
 }
 
-}  // namespace
+struct GathersOfStorages {
+  std::vector<Gather> gathers;
+  // The place of the gather of which a storage is a buffer, or the number of all.
+  std::vector<size_t> place_of = {};
+};
 
-IndexedVector<StorageId, Time> HeldUnderEveryPlan(const Trace& trace) {
-  IndexedVector<StorageId, Time> held_until = HeldByOthers(trace);
-  std::vector<Gather> gathers = GathersOf(trace);
-  if (gathers.empty()) return held_until;
-  std::vector<size_t> place_of(held_until.size(), gathers.size());
+GathersOfStorages Find(const Trace& trace,
+                       const IndexedVector<StorageId, Time>& held_until) {
+  GathersOfStorages result;
+  std::vector<Gather>& gathers = result.gathers;
+  for (const CallId c : trace.calls.ids()) {
+    const TraceCall& call = trace.calls[c];
+    if (call.gather_begin == kNever) continue;
+    gathers.push_back(
+        {.call = c, .begin = call.gather_begin, .end = call.gather_end});
+  }
+  if (gathers.empty()) return result;
+  std::ranges::sort(gathers, {}, &Gather::begin);
+  result.place_of.assign(trace.storages.size(), gathers.size());
   for (const StorageId s : trace.storages.ids()) {
     const TraceStorage& storage = trace.storages[s];
     const int64_t bytes = AllocatedBytes(storage.bytes);
@@ -54,16 +46,28 @@ IndexedVector<StorageId, Time> HeldUnderEveryPlan(const Trace& trace) {
       continue;
     }
     const size_t place = PlaceOfEnd(gathers, held_until[s]);
-    place_of[IndexOf(s)] = place;
-    if (place < gathers.size()) gathers[place].freed_bytes += bytes;
+    result.place_of[IndexOf(s)] = place;
+    if (place < gathers.size()) gathers[place].buffer_bytes += bytes;
   }
+  return result;
+}
+
+}  // namespace
+
+std::vector<Gather> GathersOf(const Trace& trace) {
+  return Find(trace, HeldByOthers(trace)).gathers;
+}
+
+IndexedVector<StorageId, Time> HeldUnderEveryPlan(const Trace& trace) {
+  IndexedVector<StorageId, Time> held_until = HeldByOthers(trace);
+  const GathersOfStorages found = Find(trace, held_until);
+  if (found.gathers.empty()) return held_until;
   for (const StorageId s : trace.storages.ids()) {
-    if (place_of[IndexOf(s)] == gathers.size()) continue;
-    const Gather& gather = gathers[place_of[IndexOf(s)]];
-    // What is filled takes the place of the buffers, if it is not smaller.
-    held_until[s] = gather.filled_bytes >= gather.freed_bytes
-                        ? gather.begin
-                        : EndOf(trace.storages[s].born);
+    const size_t place = found.place_of[IndexOf(s)];
+    if (place == found.gathers.size()) continue;
+    const Gather& gather = found.gathers[place];
+    held_until[s] =
+        gather.TakesPlace() ? gather.begin : EndOf(trace.storages[s].born);
   }
   return held_until;
 }

@@ -128,6 +128,12 @@ TEST_F(LayerWithExperts, ThatSavesEverythingGathersEarlyToo) {
 }
 
 TEST_F(LayerWithExperts, CountsABufferUntilWhatItFillsMayTakeItsPlace) {
+  EXPECT_THAT(GathersOf(trace_),
+              ElementsAre(Gather{.call = 2_call,
+                                 .begin = 8,
+                                 .end = 9,
+                                 .filled_bytes = 5 * 512,
+                                 .buffer_bytes = 4 * 512}));
   EXPECT_EQ(HeldUnderEveryPlan(trace_)[7_s], 8);
   trace_.storages[8_s].bytes = 512;  // less than the buffer
   EXPECT_EQ(HeldUnderEveryPlan(trace_)[7_s], 7);

@@ -11,7 +11,6 @@
 
 #include "graph/base/flag.h"
 #include "graph/base/input_error.h"
-#include "graph/trace/gathers.h"
 #include "graph/trace/unit_refusal.h"
 #include "problems/model/unit_forest.h"
 #include "problems/plan/trace_memory.h"
@@ -100,6 +99,24 @@ CandidateList WithTimes(const TraceProblem& problem, CandidateList candidates) {
     }
   }
   return candidates;
+}
+
+// Returns what a candidate gathers earlier than in the trace when it runs again.
+std::vector<graph::Gather> EarlyGathers(
+    const Trace& trace, const CandidateCall& candidate,
+    const std::vector<graph::Gather>& gathers) {
+  const TraceCall& around = trace.calls[candidate.call];
+  std::vector<graph::Gather> early;
+  for (const graph::Gather& gather : gathers) {
+    const TraceCall& call = trace.calls[gather.call];
+    const bool is_inside = gather.call > candidate.call &&
+                           call.end <= around.end &&
+                           call.start <= candidate.stop;
+    if (is_inside && candidate.first_request <= gather.begin) {
+      early.push_back(gather);
+    }
+  }
+  return early;
 }
 
 // Finds what candidates need when they run again, which adds to the need graphs if it
@@ -426,10 +443,12 @@ TraceProblem BuildTraceProblem(const Trace& trace,
     problem.saved_of[trace.saved[k].storage].push_back(k);
   }
   problem.frames_of = FramesOfStorages(problem);
+  const std::vector<graph::Gather> gathers = graph::GathersOf(trace);
   problem.makers_of.resize(storages);
   NeedFinder needs(problem);
   for (const CandidateId c : problem.candidates.ids()) {
     CandidateCall& candidate = problem.candidates[c];
+    candidate.gathers = EarlyGathers(trace, candidate, gathers);
     if (problem.may_skip) {
       candidate = needs.WithNeeds(std::move(candidate));
     } else {

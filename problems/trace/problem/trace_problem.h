@@ -9,6 +9,7 @@
 #include "graph/profile/module_tree.h"
 #include "graph/profile/profile.h"
 #include "graph/profile/sac_statistics.h"
+#include "graph/trace/gathers.h"
 #include "graph/trace/needs.h"
 #include "graph/trace/simulation.h"
 #include "graph/trace/trace.h"
@@ -65,6 +66,8 @@ struct CandidateCall {
   // It has no policy, so everything runs again: its module has no groups, because
   // it can run again as a whole only.
   bool is_whole = false;
+  // What it gathers earlier than in the trace when it runs again.
+  std::vector<graph::Gather> gathers = {};
   // The storages that saving an operator keeps, ascending, with the group.
   std::vector<std::pair<graph::StorageId, graph::GroupId>> results = {};
   // Where operators may be skipped: what it needs when it runs again, if it has a
