@@ -121,8 +121,8 @@ PlannedModule WholeUnit(const TraceProblem& problem, const std::string& fqn,
 // Notes the operators of a unit that run once.
 void NoteOnce(PlannedModule& unit, const graph::Trace& trace,
               graph::ModuleId module) {
-  const auto call = std::ranges::find_if(
-      trace.calls, [&](const graph::TraceCall& c) {
+  const auto call =
+      std::ranges::find_if(trace.calls, [&](const graph::TraceCall& c) {
         return c.module == module && !c.no_grad;
       });
   if (call == trace.calls.end()) return;

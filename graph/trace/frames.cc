@@ -145,7 +145,7 @@ std::vector<Recast> RecastsOf(const Frame& frame,
   return recasts;
 }
 
-// What runs once within a call is no part of what runs again.
+// Lets operators that run once within a call be no part of what runs again.
 void LeaveOut(IndexedVector<FrameId, Frame>& frames,
               const std::vector<OperatorId>& once_operators) {
   if (once_operators.empty()) return;

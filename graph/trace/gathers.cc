@@ -12,8 +12,7 @@ namespace {
 // Returns the place of the gather of which an operator ends at a time, or the number of
 // all.
 size_t PlaceOfEnd(const std::vector<Gather>& gathers, Time time) {
-  const auto gather =
-      std::ranges::lower_bound(gathers, time, {}, &Gather::end);
+  const auto gather = std::ranges::lower_bound(gathers, time, {}, &Gather::end);
   const bool is_in = gather != gathers.end() && gather->begin < time;
   return is_in ? gather - gathers.begin() : gathers.size();
 }
@@ -60,25 +59,46 @@ std::vector<Gather> GathersOf(const Trace& trace) {
 
 IndexedVector<StorageId, Time> HeldUnderEveryPlan(const Trace& trace) {
   IndexedVector<StorageId, Time> held_until = HeldByOthers(trace);
-  const GathersOfStorages found = Find(trace, held_until);
-  if (found.gathers.empty()) return held_until;
+  const GathersOfStorages of_storages = Find(trace, held_until);
+  if (of_storages.gathers.empty()) return held_until;
   for (const StorageId s : trace.storages.ids()) {
-    const size_t place = found.place_of[IndexOf(s)];
-    if (place == found.gathers.size()) continue;
-    const Gather& gather = found.gathers[place];
+    const size_t place = of_storages.place_of[IndexOf(s)];
+    if (place == of_storages.gathers.size()) continue;
+    const Gather& gather = of_storages.gathers[place];
     held_until[s] =
         gather.TakesPlace() ? gather.begin : EndOf(trace.storages[s].born);
   }
   return held_until;
 }
 
-bool RunsAnythingOnce(const Trace& trace, ModuleId module) {
-  return std::ranges::any_of(trace.calls, [&](const TraceCall& call) {
-    return call.module == module &&
-           std::ranges::any_of(call.Operators(), [&](OperatorId op) {
-             return trace.operators[op].once;
-           });
-  });
+std::vector<Gather> EarlyGathers(const Trace& trace,
+                                 const std::vector<Gather>& gathers,
+                                 CallId unit, Time request, Time stop) {
+  std::vector<Gather> early;
+  for (const Gather& gather : gathers) {
+    const TraceCall& call = trace.calls[gather.call];
+    const bool is_inside =
+        gather.call > unit && call.end <= trace.calls[unit].end;
+    if (is_inside && call.start <= stop && request <= gather.begin) {
+      early.push_back(gather);
+    }
+  }
+  return early;
+}
+
+IndexedVector<ModuleId, Flag> HoldSharded(const Trace& trace) {
+  IndexedVector<ModuleId, Flag> holds(trace.modules.size(), false);
+  std::vector<OperatorId> once;
+  for (const OperatorId op : trace.operators.ids()) {
+    if (trace.operators[op].once) once.push_back(op);
+  }
+  for (const TraceCall& call : trace.calls) {
+    const auto first = std::ranges::lower_bound(once, OperatorAt(call.start));
+    if (first != once.end() && StartOf(*first) < call.end) {
+      holds[call.module] = true;
+    }
+  }
+  return holds;
 }
 
 }  // namespace acplan::graph

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "graph/base/flag.h"
 #include "graph/trace/trace.h"
 
 namespace acplan::graph {
@@ -12,7 +13,7 @@ namespace acplan::graph {
 // later. So under some plans a buffer of the gathering is freed earlier than in the
 // trace, and what it fills is there earlier.
 
-// What the operators [begin, end) of the trace gather.
+// Operators [begin, end) of the trace that gather parameters.
 struct Gather {
   // Returns by how many bytes gathering early adds to what HeldUnderEveryPlan counts.
   int64_t ExtraBytes() const {
@@ -34,11 +35,18 @@ struct Gather {
 // Returns all of them in the order in which they begin.
 std::vector<Gather> GathersOf(const Trace& trace);
 
-// As HeldByOthers, but for a buffer that gathering frees until when it or what it fills
-// is live under every plan.
+// Returns the same as HeldByOthers, but for a buffer that gathering frees until when it
+// or what it fills is live under every plan.
 IndexedVector<StorageId, Time> HeldUnderEveryPlan(const Trace& trace);
 
-// Returns whether an operator in a call of a module runs once.
-bool RunsAnythingOnce(const Trace& trace, ModuleId module);
+// Returns those of `gathers` that the call of a unit runs earlier than in the trace when
+// it runs again, at `request`, up to the operator that starts at `stop`.
+std::vector<Gather> EarlyGathers(const Trace& trace,
+                                 const std::vector<Gather>& gathers,
+                                 CallId unit, Time request, Time stop);
+
+// Returns for each module whether operators run once in its calls: a module within it is
+// sharded by itself.
+IndexedVector<ModuleId, Flag> HoldSharded(const Trace& trace);
 
 }  // namespace acplan::graph

@@ -76,8 +76,7 @@ class LayoutBuilder {
         prepared_.gathered_calls, StartOf(op), {}, start_of);
     for (auto c = first; c != last; ++c) {
       const TraceCall& call = trace.calls[*c];
-      const bool is_inside =
-          *c > frame.call_id && call.end <= frame.call->end;
+      const bool is_inside = *c > frame.call_id && call.end <= frame.call->end;
       if (!is_inside || call.gather_begin < now_) continue;
       if (early_.empty()) early_.assign(end_, false);
       for (const OperatorId k :

@@ -140,24 +140,6 @@ IndexedVector<TensorId, TraceTensor> ParseTensors(const JsonField& field,
 
 using TraceCalls = IndexedVector<CallId, TraceCall>;
 
-// Returns the begin and the end of a part of the backward pass, which have the names
-// `name`_`first` and `name`_end; kNever for both if there is none.
-std::pair<Time, Time> ParsePeriod(const JsonField& call, std::string_view name,
-                                  std::string_view first, const Trace& trace) {
-  const std::string begin_key = fmt::format("{}_{}", name, first);
-  const std::string end_key = fmt::format("{}_end", name);
-  const Time begin = ParseOptionalTime(call, begin_key, trace.forward_end,
-                                       trace.backward_end);
-  const Time end =
-      ParseOptionalTime(call, end_key, std::min(begin, trace.backward_end),
-                        trace.backward_end);
-  if ((begin == kNever) != (end == kNever)) {
-    call.Complain(fmt::format("expected {} and {} or neither, found one",
-                              begin_key, end_key));
-  }
-  return {begin, end};
-}
-
 TraceCall ParseCall(const JsonField& field, const TraceCalls& before,
                     const Trace& trace) {
   const Time forward_end = trace.forward_end;
@@ -182,9 +164,9 @@ TraceCall ParseCall(const JsonField& field, const TraceCalls& before,
   }
   call.no_grad = ParseFlag(field, "no_grad");
   std::tie(call.backward_start, call.backward_end) =
-      ParsePeriod(field, "backward", "start", trace);
+      ParsePeriod(field, "backward", "start", forward_end, trace.backward_end);
   std::tie(call.gather_begin, call.gather_end) =
-      ParsePeriod(field, "gather", "begin", trace);
+      ParsePeriod(field, "gather", "begin", forward_end, trace.backward_end);
 
   CallId ancestor = before.last_id();
   CallId sibling = kNone;

@@ -107,11 +107,12 @@ TEST_F(LayerWithExperts, ThatRunsAgainGathersEarlyAndOnce) {
   const std::vector<CheckpointedModule> layer = {{.module = 1_module}};
   EXPECT_THAT(Operators(layer),
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 0, 8, 3, 4, 7, 9, 10));
-  EXPECT_THAT(Units(layer),
-              ElementsAre(9, 13, 18, 20, 9, 4, 6,
-                          // Again: the buffer goes when the experts are gathered.
-                          6 + 8, 6 + 8 + 5, 2 + 8 + 5 + 6, 2 + 8 + 5 + 6 + 2,
-                          2 + 8 + 5 + 6 + 2, 2 + 8 + 5 + 6, 2 + 8));
+  EXPECT_THAT(
+      Units(layer),
+      ElementsAre(9, 13, 18, 20, 9, 4, 6,
+                  // Again: the buffer goes when the experts are gathered.
+                  6 + 8, 6 + 8 + 5, 2 + 8 + 5 + 6, 2 + 8 + 5 + 6 + 2,
+                  2 + 8 + 5 + 6 + 2, 2 + 8 + 5 + 6, 2 + 8));
   EXPECT_EQ(Simulate(trace_, layer).recompute_ms, 1 + 4 + 5);
 }
 
@@ -128,12 +129,11 @@ TEST_F(LayerWithExperts, ThatSavesEverythingGathersEarlyToo) {
 }
 
 TEST_F(LayerWithExperts, CountsABufferUntilWhatItFillsMayTakeItsPlace) {
-  EXPECT_THAT(GathersOf(trace_),
-              ElementsAre(Gather{.call = 2_call,
-                                 .begin = 8,
-                                 .end = 9,
-                                 .filled_bytes = 5 * 512,
-                                 .buffer_bytes = 4 * 512}));
+  EXPECT_THAT(GathersOf(trace_), ElementsAre(Gather{.call = 2_call,
+                                                    .begin = 8,
+                                                    .end = 9,
+                                                    .filled_bytes = 5 * 512,
+                                                    .buffer_bytes = 4 * 512}));
   EXPECT_EQ(HeldUnderEveryPlan(trace_)[7_s], 8);
   trace_.storages[8_s].bytes = 512;  // less than the buffer
   EXPECT_EQ(HeldUnderEveryPlan(trace_)[7_s], 7);

@@ -94,10 +94,10 @@ def test_a_layer_around_sharded_experts_gathers_their_parameters_once() -> None:
     gathers = _gathers([operator["name"] for operator in trace.data["operators"]])
     names = ["ExpertNet.blocks.0", "ExpertNet.blocks.1.mlp"]
     units = acplan.Plan(tuple(map(acplan.PlannedModule, names)))
-    (planned,) = acplan.plan(trace, "min", ac_units=["ExpertNet.blocks.0"]).modules
-    hooks = [operator.name for operator in planned.operators if operator.once]
+    (planned_unit,) = acplan.plan(trace, "min", ac_units=["ExpertNet.blocks.0"]).modules
+    hooks = [operator.name for operator in planned_unit.operators if operator.once]
     assert "_allgather_base_" in " ".join(hooks)
-    for plan in (units, acplan.Plan((planned,))):
+    for plan in (units, acplan.Plan((planned_unit,))):
         verification = acplan.verify(
             case.make_on_meta, plan, tokens, trace=trace, **case.arguments
         )
@@ -129,9 +129,7 @@ def test_a_layer_is_no_unit_if_the_hooks_of_its_experts_do_more_than_gather(
     arguments = {**case.arguments, "mesh": {"dp": 4}, "parallelize": shard}
     trace = acplan.trace(case.make_on_meta, _TOKENS, progress=False, **arguments)
     names = {module["fqn"]: k for k, module in enumerate(trace.data["modules"])}
-    calls = [
-        call for call in trace.data["calls"] if call["module"] == names["Net.blocks.0"]
-    ]
+    calls = [call for call in trace.data["calls"] if call["module"] == names["Net.blocks.0"]]
     assert [call.get("no_grad") for call in calls] == [True]
 
 

@@ -86,7 +86,7 @@ Candidates CallsOfCandidates(
   return candidates;
 }
 
-// Candidates with the times that their saved tensors give them.
+// Candidates with the times that their saved tensors give them, and what they gather.
 CandidateList WithTimes(const TraceProblem& problem, CandidateList candidates) {
   for (const SavedTensor& saved : problem.trace->saved) {
     for (CandidateId c = CandidateAround(problem, saved); c != graph::kNone;
@@ -98,25 +98,12 @@ CandidateList WithTimes(const TraceProblem& problem, CandidateList candidates) {
       candidate.frame_end = std::max(candidate.frame_end, saved.released);
     }
   }
-  return candidates;
-}
-
-// Returns what a candidate gathers earlier than in the trace when it runs again.
-std::vector<graph::Gather> EarlyGathers(
-    const Trace& trace, const CandidateCall& candidate,
-    const std::vector<graph::Gather>& gathers) {
-  const TraceCall& around = trace.calls[candidate.call];
-  std::vector<graph::Gather> early;
-  for (const graph::Gather& gather : gathers) {
-    const TraceCall& call = trace.calls[gather.call];
-    const bool is_inside = gather.call > candidate.call &&
-                           call.end <= around.end &&
-                           call.start <= candidate.stop;
-    if (is_inside && candidate.first_request <= gather.begin) {
-      early.push_back(gather);
-    }
+  const std::vector<graph::Gather> gathers = graph::GathersOf(*problem.trace);
+  for (CandidateCall& c : candidates) {
+    c.gathers = graph::EarlyGathers(*problem.trace, gathers, c.call,
+                                    c.first_request, c.stop);
   }
-  return early;
+  return candidates;
 }
 
 // Finds what candidates need when they run again, which adds to the need graphs if it
@@ -212,7 +199,7 @@ struct CandidateModules {
   // A module that is none, why in words, and the place with what to do.
   struct Refused {
     ModuleId module = {};
-    std::string kind, details;
+    std::string kind, details = {};
   };
   std::vector<Refused> refused = {};
 };
@@ -265,23 +252,19 @@ CandidateModules FindCandidateModules(
   }
   CandidateModules candidates;
   candidates.node_of.assign(trace.modules.size(), graph::kNone);
+  const auto holds_sharded = graph::HoldSharded(trace);
   std::optional<WholeUnits> whole;
   for (const ModuleId m : trace.modules.ids()) {
     const auto node = node_of.find(trace.modules[m].fqn);
     if (!has_gradients[m] || node == node_of.end()) continue;
     const bool has_policy = !problem.groups[node->second].groups.empty();
-    if (graph::RunsAnythingOnce(trace, m) &&
-        !(has_policy && problem.may_skip)) {
-      candidates.refused.push_back(
-          {m, "it holds modules that are sharded by themselves, and is a unit "
-              "only with a policy that skips operators",
-           ""});
+    if (holds_sharded[m] && !(has_policy && problem.may_skip)) {
+      const char* why = "it holds sharded modules and has no policy that skips";
+      candidates.refused.push_back({m, why});
       continue;
     }
-    if (has_policy) {
-      candidates.node_of[m] = node->second;
-      continue;
-    }
+    if (has_policy) candidates.node_of[m] = node->second;
+    if (has_policy) continue;
     const auto why = std::ranges::find(refused, IndexOf(node->second),
                                        &UnitChoices::Refused::node);
     if (why == refused.end()) continue;
@@ -443,12 +426,10 @@ TraceProblem BuildTraceProblem(const Trace& trace,
     problem.saved_of[trace.saved[k].storage].push_back(k);
   }
   problem.frames_of = FramesOfStorages(problem);
-  const std::vector<graph::Gather> gathers = graph::GathersOf(trace);
   problem.makers_of.resize(storages);
   NeedFinder needs(problem);
   for (const CandidateId c : problem.candidates.ids()) {
     CandidateCall& candidate = problem.candidates[c];
-    candidate.gathers = EarlyGathers(trace, candidate, gathers);
     if (problem.may_skip) {
       candidate = needs.WithNeeds(std::move(candidate));
     } else {

@@ -66,7 +66,7 @@ struct CandidateCall {
   // It has no policy, so everything runs again: its module has no groups, because
   // it can run again as a whole only.
   bool is_whole = false;
-  // What it gathers earlier than in the trace when it runs again.
+  // The gathers that are earlier than in the trace when it runs again.
   std::vector<graph::Gather> gathers = {};
   // The storages that saving an operator keeps, ascending, with the group.
   std::vector<std::pair<graph::StorageId, graph::GroupId>> results = {};

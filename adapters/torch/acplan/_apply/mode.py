@@ -12,7 +12,7 @@ from acplan._apply.tape import (
 )
 from acplan._base.modules import FSDPModule
 from acplan._base.ring_attention import watch_ring_attention
-from acplan._base.sharded_modules import Hook, hooks_replaced
+from acplan._base.sharded_modules import Hook, gather_again, hooks_replaced
 from acplan._base.sharding import watch_propagation
 from acplan._base.triton_kernels import watch_launches
 
@@ -38,12 +38,15 @@ class Mode(TorchDispatchMode):
 
     supports_higher_order_operators = True
     sees_launches = True
+    # True if a call runs again within the mode, in the backward pass.
+    _runs_again = False
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         return True
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, runs_again: bool = False, **kwargs: Any) -> None:
+        cls._runs_again |= runs_again
         super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
         dispatch = cls.__dict__.get("__torch_dispatch__")
         if dispatch is not None and CAN_LEAVE_OUT:
@@ -65,7 +68,7 @@ class Mode(TorchDispatchMode):
 
     def __enter__(self) -> "Mode":
         for module in self._sharded:
-            replaced = hooks_replaced(module, self._before_forward, self._looking_away_in)
+            replaced = hooks_replaced(module, self._gathering_in, self._looking_away_in)
             self._hooks.enter_context(replaced)
         watch_launches()
         watch_propagation()
@@ -94,6 +97,11 @@ class Mode(TorchDispatchMode):
 
         return run
 
-    def _before_forward(self, hook: Hook) -> Hook:
-        """Returns what runs in place of the hook that gathers a module's parameters."""
-        return self._looking_away_in(hook)
+    def _gathering_in(self, hook: Hook) -> Hook:
+        def run(module: FSDPModule, *arguments: Any) -> Any:
+            with self.looking_away():
+                if self._runs_again:
+                    gather_again(module)
+                return hook(module, *arguments)
+
+        return run

@@ -27,7 +27,6 @@ from acplan._base.operators import (
     is_of_nothing,
     traits_of,
 )
-from acplan._base.sharded_modules import Hook, gather_again
 from acplan._base.stand_ins import (
     Origin,
     StandIn,
@@ -47,7 +46,7 @@ _NO_MODE, _OFF_TAPE, _RUNS, _SKIPS, _SKIPS_AT_ONCE = range(5)
 _ALONE = frozenset([torch.Tensor, torch.nn.Parameter])
 
 
-class Recomputation(Mode):
+class Recomputation(Mode, runs_again=True):
     """A mode that reads the tape, operator by operator."""
 
     def __init__(
@@ -102,14 +101,6 @@ class Recomputation(Mode):
         self._saves = None
         self._generators.end()
         self._memory.end()
-
-    def _before_forward(self, hook: Hook) -> Hook:
-        def run(module: FSDPModule, args: Any, kwargs: Any) -> Any:
-            with self.looking_away():
-                gather_again(module)
-                return hook(module, args, kwargs)
-
-        return run
 
     def start_again(self) -> None:
         """Begins where forward began, with nothing skipped. Autograd has saved some tensors

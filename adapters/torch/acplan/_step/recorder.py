@@ -184,13 +184,8 @@ class Recorder(TorchDispatchMode):
             self._add_workspace(workspace_bytes(func, args, kwargs, out, self._kernels))
         if is_launch(func):
             read_tensors, written_tensors = log.plain(args[1]), mutates
-        is_once = log.once is not None
-        if log.once is not None:
-            # It returns what nothing that runs again reads.
-            made = [s for s in outputs if log.storages[s].born == log.now] + reads + outputs
-            outputs = [
-                s for s in made if s not in log.once and not log.storages[s].is_refilled
-            ][:1] or log.operators[-1].outputs
+        if is_once := log.once is not None:
+            reads, outputs = [], _unused_again(log, reads, outputs)
         # Lists that an operator changes in place are no results.
         changed = written_tensors or mutates
         is_free = (is_view and not is_collective(func)) or not changed or "empty" in name
@@ -203,7 +198,7 @@ class Recorder(TorchDispatchMode):
                 else self._device.runtime_ms(
                     OperatorRun(func, args, kwargs, out), read_tensors, changed
                 ),
-                reads=[] if is_once else reads,
+                reads=reads,
                 outputs=outputs,
                 results=tensors,
                 mutates=[] if is_once else log.changed_storages(mutates),
@@ -230,6 +225,17 @@ class Recorder(TorchDispatchMode):
         if size > 0:
             now = self.log.now
             self.log.storages.append(Storage(size, now, True, now + 1, "temporary"))
+
+
+def _unused_again(log: StepLog, reads: list[int], outputs: list[int]) -> list[int]:
+    """Returns, for an operator that runs once, a storage that nothing that runs again reads as
+    its result."""
+    assert log.once is not None
+    own = [s for s in outputs if log.storages[s].born == log.now]
+    for storage in (*own, *reads, *outputs):
+        if storage not in log.once and not log.storages[storage].is_refilled:
+            return [storage]
+    return log.operators[-1].outputs
 
 
 def _is_kept_cast(

@@ -2,10 +2,10 @@
 
 A unit around such a module would find the parameters freed when it runs again, and is refused.
 If a module under fully_shard is inside another one, as experts are in a layer that torchtitan
-shards, units between the two are possible: when one of them runs again, the inner module gathers
-its parameters if they are not gathered yet (_base/sharded_modules.py, gather_again), and the
-hook of its gradient, which comes later, finds them there. So what the hooks run in forward is
-no part of what runs again, and what gathers in the backward pass runs early.
+shards, units between the two are possible. When one of them runs again, the inner module
+gathers its parameters if they are not gathered yet (_base/sharded_modules.py, gather_again),
+and the hook of its gradient, which comes later, finds them there. So what the hooks run in
+forward is no part of what runs again, and what gathers in the backward pass runs early.
 """
 
 import contextlib
@@ -55,9 +55,9 @@ class ShardedCalls:
                 if not self._log.is_forward:
                     args, kwargs = before(module, args, kwargs)
                     return after(module, args, plain(*args, **kwargs))
-                around = self._units_around(module)
-                self._refuse([c for c in self._log.open_calls if c not in around])
-                args, kwargs = self._gather(module, before, args, kwargs, around)
+                outer_calls = self._units_around(module)
+                self._refuse([c for c in self._log.open_calls if c not in outer_calls])
+                args, kwargs = self._gather(module, before, args, kwargs, outer_calls)
                 number = len(self._log.calls)
                 open_before = [*self._open]
                 if not state_of(module)._is_root:
@@ -66,8 +66,8 @@ class ShardedCalls:
                     output = record_call(index, module, plain, *args, **kwargs)
                 finally:
                     self._open = open_before
-                self._add(index, number, around)
-                return self._free(module, after, args, output, around)
+                self._add(index, number, outer_calls)
+                return self._free(module, after, args, output, outer_calls)
 
             undo.enter_context(set_attribute(module, "_call_impl", call, create=True))
             yield
@@ -99,11 +99,11 @@ class ShardedCalls:
         return [c for c in self._log.open_calls if c >= self._open[-1]]
 
     def _gather(
-        self, module: Any, hook: Any, args: Any, kwargs: Any, around: list[int]
+        self, module: Any, hook: Any, args: Any, kwargs: Any, outer_calls: list[int]
     ) -> tuple[Any, Any]:
         """Runs the hook before forward. Returns the arguments of forward."""
         log = self._log
-        if not around:
+        if not outer_calls:
             result: tuple[Any, Any] = hook(module, args, kwargs)
             return result
         storages = log.storages_of([*tensors_in(args), *tensors_in(kwargs)])
@@ -111,27 +111,27 @@ class ShardedCalls:
             args, kwargs = hook(module, args, kwargs)
         # The hook has cast arguments, which must happen again.
         if log.storages_of([*tensors_in(args), *tensors_in(kwargs)]) != storages:
-            self._refuse(around)
+            self._refuse(outer_calls)
         return args, kwargs
 
     def _free(
-        self, module: Any, hook: Any, args: Any, output: Any, around: list[int]
+        self, module: Any, hook: Any, args: Any, output: Any, outer_calls: list[int]
     ) -> Any:
         """Runs the hook after forward. Returns the module's results."""
         log = self._log
-        if not around:
+        if not outer_calls:
             return hook(module, args, output)
         begin = log.now
         with log.runs_once(log.storages_of(tensors_in(output))):
             output = hook(module, args, output)
         # A hook that computes, such as one that casts results, must do so again.
         if not all(o.name.startswith("profiler.") for o in log.operators[begin:]):
-            self._refuse(around)
+            self._refuse(outer_calls)
         return output
 
-    def _add(self, index: int, number: int, around: list[int]) -> None:
+    def _add(self, index: int, number: int, outer_calls: list[int]) -> None:
         calls = self._calls.setdefault(index, [])
-        calls.append((number, around))
+        calls.append((number, outer_calls))
         # Whose parameters are gathered in backward is not known.
         if len(calls) > 1:
             for _, units in calls:
