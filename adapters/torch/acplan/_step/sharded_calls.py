@@ -145,9 +145,9 @@ class ShardedCalls:
         # The times before the group's own all-gather, and before what is gathered ahead.
         times: list[int] = []
 
-        def pre_backward(*args: Any) -> None:
+        def pre_backward(*args: Any, **kwargs: Any) -> None:
             times.clear()
-            plain[0](*args)
+            plain[0](*args, **kwargs)
             if not times:
                 return
             begin, end = times[0], times[1] if len(times) > 1 else log.now
@@ -156,9 +156,9 @@ class ShardedCalls:
                 if end > begin and call.gather_begin is None:
                     call.gather_begin, call.gather_end = begin, end
 
-        def unshard(*args: Any) -> None:
+        def unshard(*args: Any, **kwargs: Any) -> None:
             times.append(log.now)
-            plain[1](*args)
+            plain[1](*args, **kwargs)
 
         def prefetch() -> None:
             times.append(log.now)
