@@ -41,8 +41,15 @@ class ShardedCalls:
         of fully_shard."""
         of_torch: Any = module
         plain = of_torch._call_impl
+        # What other hooks make of the arguments, which the call holds until its last hook ends.
+        held: list[Any] = []
+
+        def hold(_: Any, args: Any, kwargs: Any) -> None:
+            held.append((args, kwargs))
 
         with contextlib.ExitStack() as undo:
+            handle = of_torch.register_forward_pre_hook(hold, with_kwargs=True)
+            undo.callback(handle.remove)
             before, after = undo.enter_context(
                 hooks_replaced(
                     module,
@@ -54,7 +61,9 @@ class ShardedCalls:
             def call(*args: Any, **kwargs: Any) -> Any:
                 if not self._log.is_forward:
                     args, kwargs = before(module, args, kwargs)
-                    return after(module, args, plain(*args, **kwargs))
+                    output = after(module, args, plain(*args, **kwargs))
+                    held.pop()
+                    return output
                 outer_calls = self._units_around(module)
                 self._refuse([c for c in self._log.open_calls if c not in outer_calls])
                 args, kwargs = self._gather(module, before, args, kwargs, outer_calls)
@@ -67,7 +76,9 @@ class ShardedCalls:
                 finally:
                     self._open = open_before
                 self._add(index, number, outer_calls)
-                return self._free(module, after, args, output, outer_calls)
+                output = self._free(module, after, args, output, outer_calls)
+                held.pop()
+                return output
 
             undo.enter_context(set_attribute(module, "_call_impl", call, create=True))
             yield
