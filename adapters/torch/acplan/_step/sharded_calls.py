@@ -41,11 +41,11 @@ class ShardedCalls:
         of fully_shard."""
         of_torch: Any = module
         plain = of_torch._call_impl
-        # What other hooks make of the arguments, which the call holds until its last hook ends.
-        held: list[Any] = []
+        # The arguments that other hooks make, which the call holds until its last hook ends.
+        arguments_held: list[Any] = []
 
         def hold(_: Any, args: Any, kwargs: Any) -> None:
-            held.append((args, kwargs))
+            arguments_held.append((args, kwargs))
 
         with contextlib.ExitStack() as undo:
             handle = of_torch.register_forward_pre_hook(hold, with_kwargs=True)
@@ -62,7 +62,7 @@ class ShardedCalls:
                 if not self._log.is_forward:
                     args, kwargs = before(module, args, kwargs)
                     output = after(module, args, plain(*args, **kwargs))
-                    held.pop()
+                    arguments_held.pop()
                     return output
                 outer_calls = self._units_around(module)
                 self._refuse([c for c in self._log.open_calls if c not in outer_calls])
@@ -77,7 +77,7 @@ class ShardedCalls:
                     self._open = open_before
                 self._add(index, number, outer_calls)
                 output = self._free(module, after, args, output, outer_calls)
-                held.pop()
+                arguments_held.pop()
                 return output
 
             undo.enter_context(set_attribute(module, "_call_impl", call, create=True))
