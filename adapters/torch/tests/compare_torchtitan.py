@@ -6,6 +6,7 @@ writes docs/measured/torchtitan.csv: for each way in which a debug model is para
 the losses of 20 steps and the weights after them are those without a plan. It needs torchtitan.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -18,6 +19,7 @@ import torch
 import torch.multiprocessing
 
 import torchtitan_training
+from parallel_attention import kernels_on_cpu
 from rank import leave
 from tables import Table, print_versions
 
@@ -48,7 +50,13 @@ CASES = [
         "deepseek_v3_debugmodel",
         {"expert_parallel_degree": 2, **_DTENSORS},
     ),
-    # The least-budget plan of the first has no unit; the second ends while it is traced.
+    Case(
+        "llama3, fsdp x cp",
+        "llama3",
+        "llama3_debugmodel",
+        {"context_parallel_degree": 2, **_DTENSORS},
+    ),
+    # The plan of least budget has no unit.
     Case(
         "qwen3, hsdp x tp",
         "qwen3",
@@ -77,7 +85,9 @@ def run(rank: int, folder: str, case: Case, budget: str, steps: int) -> None:
     if budget:
         policy = acplan.torchtitan.Policy.from_config(config, budget, time_limit=2)
         config.activation_checkpoint = policy
-    results = torchtitan_training.train(config)
+    # Ring attention has no kernel for CPUs.
+    with kernels_on_cpu() if "cp" in case.name else contextlib.nullcontext():
+        results = torchtitan_training.train(config)
     pathlib.Path(folder, f"{rank}.json").write_text(json.dumps(results))
     leave()
 

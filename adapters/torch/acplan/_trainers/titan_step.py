@@ -13,10 +13,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from acplan._base.errors import AcplanError
 
 # Degrees by which torchtitan is parallel beyond data, and the reasons of those not planned.
-_TRACED = ("tensor_parallel_degree", "expert_parallel_degree")
+_TRACED = ("tensor_parallel_degree", "expert_parallel_degree", "context_parallel_degree")
 _REFUSED = {
     "pipeline_parallel_degree": "each stage is planned by acplan.trace(schedule=...)",
-    "context_parallel_degree": "the trainer splits sequences outside of what is traced",
 }
 
 
