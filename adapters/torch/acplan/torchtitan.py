@@ -81,10 +81,8 @@ class Policy:
             whole_number(getattr(training, name, None), name, 1)
             for name in ("local_batch_size", "seq_len")
         )
-        # Ranks that split products, or sequences, have the same batch.
-        of_sequence = getattr(parallel, "context_parallel_degree", 1)
-        of_batch = getattr(parallel, "tensor_parallel_degree", 1) * of_sequence
-        batches = max(1, ranks // of_batch)
+        # Ranks that split products have the same batch.
+        batches = max(1, ranks // getattr(parallel, "tensor_parallel_degree", 1))
         micro, whole = size * batches, training.global_batch_size
         norm = getattr(training, "max_norm", None)
         if norm is not None and not isinstance(norm, (int, float)):
@@ -92,7 +90,7 @@ class Policy:
         return cls(
             budget,
             size,
-            length // of_sequence,
+            length,
             _dtype(training.mixed_precision_param),
             max(1, whole // micro) if whole > 0 else 1,
             _shards(parallel, ranks) if whole_step is None else 1,

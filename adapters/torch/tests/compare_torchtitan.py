@@ -6,7 +6,6 @@ writes docs/measured/torchtitan.csv: for each way in which a debug model is para
 the losses of 20 steps and the weights after them are those without a plan. It needs torchtitan.
 """
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -19,7 +18,6 @@ import torch
 import torch.multiprocessing
 
 import torchtitan_training
-from parallel_attention import kernels_on_cpu
 from rank import leave
 from tables import Table, print_versions
 
@@ -50,24 +48,12 @@ CASES = [
         "deepseek_v3_debugmodel",
         {"expert_parallel_degree": 2, **_DTENSORS},
     ),
-    Case(
-        "llama3, fsdp x cp",
-        "llama3",
-        "llama3_debugmodel",
-        {"context_parallel_degree": 2, **_DTENSORS},
-    ),
     # The plan of least budget has no unit.
     Case(
         "qwen3, hsdp x tp",
         "qwen3",
         "qwen3_debugmodel",
         {"tensor_parallel_degree": 2, "data_parallel_replicate_degree": 2, **_DTENSORS},
-    ),
-    Case(
-        "qwen3 experts, fsdp x ep x tp",
-        "qwen3",
-        "qwen3_moe_debug",
-        {"tensor_parallel_degree": 2, "expert_parallel_degree": 2, **_DTENSORS},
     ),
 ]
 
@@ -85,9 +71,7 @@ def run(rank: int, folder: str, case: Case, budget: str, steps: int) -> None:
     if budget:
         policy = acplan.torchtitan.Policy.from_config(config, budget, time_limit=2)
         config.activation_checkpoint = policy
-    # Ring attention has no kernel for CPUs.
-    with kernels_on_cpu() if "cp" in case.name else contextlib.nullcontext():
-        results = torchtitan_training.train(config)
+    results = torchtitan_training.train(config)
     pathlib.Path(folder, f"{rank}.json").write_text(json.dumps(results))
     leave()
 

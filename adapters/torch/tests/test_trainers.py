@@ -439,18 +439,12 @@ def test_torchtitan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_torchtitan_with_other_parallelism_is_refused() -> None:
-    degrees = {"pipeline_parallel_degree": 2}
-    with pytest.raises(AcplanError, match="pipeline_parallel_degree: expected 1, found 2: .*e"):
-        acplan.torchtitan.Policy.from_config(_titan_config(**degrees), "min")
-
-
-def test_a_rank_of_torchtitan_s_context_parallelism_has_a_part_of_the_sequence() -> None:
-    whole, split = (
-        acplan.torchtitan.Policy.from_config(_titan_config(context_parallel_degree=k), "min")
-        for k in (1, 2)
-    )
-    assert (split.length, split.batch) == (whole.length // 2, whole.batch)
-    assert split.whole_step is not None
+    for name in ("context_parallel_degree", "pipeline_parallel_degree"):
+        with pytest.raises(AcplanError, match=f"{name}: expected 1, found 2: .*e"):
+            acplan.torchtitan.Policy.from_config(_titan_config(**{name: 2}), "min")
+    both = {"expert_parallel_degree": 2, "tensor_parallel_degree": 2}
+    with pytest.raises(AcplanError, match="expert_parallel_degree: expected 1 with tensor_"):
+        acplan.torchtitan.Policy.from_config(_titan_config(**both), "min")
 
 
 # Each is run with a plan and without. The logger of its trainer says once what acplan did.
