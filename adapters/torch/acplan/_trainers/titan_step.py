@@ -30,8 +30,8 @@ def is_sharded(parallelism: Any) -> bool:
             raise AcplanError(f"{name}: expected 1, found {degree}: {reason}")
     if all(getattr(parallelism, name, 1) > 1 for name in _EXCLUSIVE):
         raise AcplanError(
-            f"{_EXCLUSIVE[0]}: expected 1 with {_EXCLUSIVE[1]}, found both above 1: losses with a plan "
-            "were not those without one, for a reason that is not known"
+            f"{_EXCLUSIVE[0]}: expected 1 with {_EXCLUSIVE[1]}, found both above 1: losses "
+            "with a plan were not those without one, for a reason that is not known"
         )
     return any(getattr(parallelism, name, 1) > 1 for name in _TRACED)
 
