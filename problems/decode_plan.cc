@@ -118,6 +118,19 @@ PlannedModule WholeUnit(const TraceProblem& problem, const std::string& fqn,
   return unit;
 }
 
+// Notes the operators of a unit that run once.
+void NoteOnce(PlannedModule& unit, const graph::Trace& trace,
+              graph::ModuleId module) {
+  const auto call =
+      std::ranges::find_if(trace.calls, [&](const graph::TraceCall& c) {
+        return c.module == module && !c.no_grad;
+      });
+  if (call == trace.calls.end()) return;
+  for (PlannedOp& op : unit.ops) {
+    op.once = trace.operators[call->AtPlace(op.index)].once;
+  }
+}
+
 }  // namespace
 
 PlannedModule DecodeModule(const Profile& profile, const ModuleTree& tree,
@@ -175,6 +188,7 @@ std::vector<PlannedModule> DecodeUnits(
     modules.push_back(unit.decisions.empty()
                           ? WholeUnit(problem, module.fqn, unit.module)
                           : PlannedOnTrace(module, unit));
+    NoteOnce(modules.back(), *problem.trace, unit.module);
     modules.back().stops_early = unit.stops_early;
     modules.back().offloaded_arguments = unit.offloaded_arguments;
   }

@@ -145,6 +145,28 @@ std::vector<Recast> RecastsOf(const Frame& frame,
   return recasts;
 }
 
+// Lets operators that run once within a call be no part of what runs again.
+void LeaveOut(IndexedVector<FrameId, Frame>& frames,
+              const std::vector<OperatorId>& once_operators) {
+  if (once_operators.empty()) return;
+  for (Frame& frame : frames) {
+    const TraceCall& call = *frame.call;
+    const auto first =
+        std::ranges::lower_bound(once_operators, OperatorAt(call.start));
+    const auto end =
+        std::ranges::lower_bound(once_operators, OperatorAt(call.end));
+    if (first == end) continue;
+    frame.own_decisions = frame.unit->decisions;
+    frame.own_decisions.resize(call.OperatorCount(),
+                               OperatorDecision::kRecompute);
+    for (auto op = first; op != end; ++op) {
+      frame.own_decisions[call.PlaceOf(*op)] = OperatorDecision::kSkip;
+    }
+    frame.decisions = frame.own_decisions.data();
+    frame.has_stand_ins = true;
+  }
+}
+
 // From the frames inside to those around them.
 void FindWhenFramesRunAgain(IndexedVector<FrameId, Frame>& frames,
                             const PreparedTrace& prepared) {
@@ -190,6 +212,7 @@ Frames MakeFrames(const PreparedTrace& prepared,
                   const std::vector<CheckpointedModule>& modules) {
   const Trace& trace = *prepared.trace;
   Frames frames = FramesOfCalls(trace, modules);
+  LeaveOut(frames.list, prepared.once_operators);
   for (const SavedId s : trace.saved.ids()) {
     const CallId call = trace.saved[s].call;
     const FrameId f = call == kNone ? kNone : frames.innermost[call];

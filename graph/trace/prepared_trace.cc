@@ -23,6 +23,7 @@ PreparedTrace::PreparedTrace(const Trace& step)
     first_created.push_back(static_cast<int32_t>(created.size()));
     created.insert(created.end(), op.creates.begin(), op.creates.end());
     for (const OperatorId cast : op.recasts) recasts.emplace_back(id, cast);
+    if (op.once) once_operators.push_back(id);
     if (StartOf(id) >= last_request) continue;
     for (const StorageId s : op.mutates) {
       writes.emplace_back(s, id);
@@ -30,6 +31,9 @@ PreparedTrace::PreparedTrace(const Trace& step)
     }
   }
   first_created.push_back(static_cast<int32_t>(created.size()));
+  for (const CallId c : step.calls.ids()) {
+    if (step.calls[c].gather_begin != kNever) gathered_calls.push_back(c);
+  }
   std::ranges::sort(writes);
   for (const TensorId t : step.tensors.ids()) {
     if (step.tensors[t].op != kNone) made_tensors.push_back(t);

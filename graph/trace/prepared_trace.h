@@ -38,6 +38,8 @@ struct PreparedTrace {
   // it.
   std::vector<std::pair<StorageId, OperatorId>> writes;
   IndexedVector<StorageId, Flag> is_written;  // is among `writes`
+  std::vector<OperatorId> once_operators;     // TraceOperator::once
+  std::vector<CallId> gathered_calls;         // those with a gather_begin
   std::vector<TensorId> made_tensors;  // those that are results of operators
   IndexedVector<StorageId, Time> held_until;  // as HeldByOthers says
 };

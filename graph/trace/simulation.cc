@@ -147,7 +147,9 @@ void HandOutStandIns(Frames& frames, const PreparedTrace& prepared) {
     const StandIns stand_ins = finder->Find(f);
     if (stand_ins.refusal) throw InputError(*stand_ins.refusal);
     if (stand_ins.hollow_views.empty()) continue;
-    frame.own_decisions = frame.unit->decisions;
+    if (frame.own_decisions.empty()) {
+      frame.own_decisions = frame.unit->decisions;
+    }
     for (const OperatorId op : stand_ins.hollow_views) {
       frame.own_decisions[frame.call->PlaceOf(op)] = OperatorDecision::kSkip;
     }

@@ -4,6 +4,8 @@
 #include <ranges>
 #include <utility>
 
+#include "graph/base/flag.h"
+
 namespace acplan::graph {
 namespace {
 
@@ -36,21 +38,55 @@ class LayoutBuilder {
     });
     layout_.steps.reserve(steps);
     layout_.step_at_time.reserve(end_ + 1);
-    layout_.step_of_operator.reserve(end_);
+    layout_.step_of_operator.assign(end_, kNone);
     auto request = requests.begin();
-    for (Time t = 0; t <= end_; ++t) {
-      layout_.step_at_time.push_back(layout_.EndOfSteps());
-      for (; request != requests.end() && request->first == t; ++request) {
+    for (now_ = 0; now_ <= end_; ++now_) {
+      layout_.step_at_time.push_back(StepNow());
+      for (; request != requests.end() && request->first == now_; ++request) {
         RunFrameAgain(request->second);
       }
-      if (t == end_) break;
-      layout_.step_of_operator.push_back(layout_.EndOfSteps());
-      layout_.steps.push_back({.op = OperatorAt(t)});
+      if (now_ < end_) RunOnce(OperatorAt(now_));
     }
     return std::move(layout_);
   }
 
  private:
+  // Returns the step before which what happens at the current time has happened. After
+  // an operator that has run early it has happened early, too.
+  StepId StepNow() const {
+    if (early_.empty() || now_ == 0) return layout_.EndOfSteps();
+    const OperatorId before = Previous(OperatorAt(now_));
+    return early_[before] ? Next(layout_.step_of_operator[before])
+                          : layout_.EndOfSteps();
+  }
+
+  // Runs an operator of the trace's own, unless it has run early.
+  void RunOnce(OperatorId op) {
+    if (layout_.step_of_operator[op] != kNone) return;
+    layout_.step_of_operator[op] = layout_.EndOfSteps();
+    layout_.steps.push_back({.op = op});
+  }
+
+  // Gathers, while a frame runs again, the parameters of calls inside it that begin
+  // with an operator, if they are not gathered yet.
+  void GatherBefore(OperatorId op, const Frame& frame) {
+    const Trace& trace = *prepared_.trace;
+    const auto start_of = [&](CallId c) { return trace.calls[c].start; };
+    const auto [first, last] = std::ranges::equal_range(
+        prepared_.gathered_calls, StartOf(op), {}, start_of);
+    for (auto c = first; c != last; ++c) {
+      const TraceCall& call = trace.calls[*c];
+      const bool is_inside = *c > frame.call_id && call.end <= frame.call->end;
+      if (!is_inside || call.gather_begin < now_) continue;
+      if (early_.empty()) early_.assign(end_, false);
+      for (const OperatorId k :
+           OperatorsIn(call.gather_begin, call.gather_end)) {
+        early_[k] = true;
+        RunOnce(k);
+      }
+    }
+  }
+
   // A frame whose arguments are saves of the one around it needs that to run
   // first, which makes them.
   void RunFrameAgain(FrameId f) {
@@ -71,10 +107,14 @@ class LayoutBuilder {
     for (const OperatorId op :
          OperatorsIn(frame.call->start, frame.rerun_stop)) {
       layout_.rerun_steps.push_back(layout_.EndOfSteps());
+      GatherBefore(op, frame);
       cast_before(op);
       if (frame.RunsAgain(op)) RunAgain(frame, op);
     }
     layout_.rerun_steps.push_back(layout_.EndOfSteps());
+    if (frame.rerun_stop < frame.call->end) {
+      GatherBefore(OperatorAt(frame.rerun_stop), frame);
+    }
     cast_before(OperatorAt(frame.rerun_stop));
     rerun.end = layout_.EndOfSteps();
   }
@@ -87,6 +127,9 @@ class LayoutBuilder {
   const PreparedTrace& prepared_;
   const IndexedVector<FrameId, Frame>& frames_;
   Time end_;
+  Time now_ = 0;
+  // The operators that have run before their time, if any have.
+  IndexedVector<OperatorId, Flag> early_ = {};
   StepLayout layout_;
 };
 

@@ -18,6 +18,9 @@ namespace acplan::graph {
 // so there: between two steps of the trace's own there may be many. Backward
 // nodes let go of what they used before the next one asks for anything, so what
 // ends at a time ends before what runs again then.
+//
+// A frame that runs again gathers the parameters of the calls inside it when it gets
+// there (TraceCall::gather_begin); operators that did so later run early, and once.
 struct StepLayout {
   // The steps of a frame that runs again, [.., end).
   struct Rerun {

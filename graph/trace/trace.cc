@@ -163,14 +163,10 @@ TraceCall ParseCall(const JsonField& field, const TraceCalls& before,
           "a tensor of a storage among the inputs (this one: {})", storage));
   }
   call.no_grad = ParseFlag(field, "no_grad");
-  call.backward_start = ParseOptionalTime(field, "backward_start", forward_end,
-                                          trace.backward_end);
-  call.backward_end = ParseOptionalTime(
-      field, "backward_end", std::min(call.backward_start, trace.backward_end),
-      trace.backward_end);
-  if ((call.backward_start == kNever) != (call.backward_end == kNever))
-    field.Complain(
-        "expected backward_start and backward_end or neither, found one");
+  std::tie(call.backward_start, call.backward_end) =
+      ParsePeriod(field, "backward", "start", forward_end, trace.backward_end);
+  std::tie(call.gather_begin, call.gather_end) =
+      ParsePeriod(field, "gather", "begin", forward_end, trace.backward_end);
 
   CallId ancestor = before.last_id();
   CallId sibling = kNone;
@@ -308,6 +304,7 @@ TraceOperator ParseOperator(const JsonField& field, OperatorId id,
   op.view = ParseFlag(field, "view");
   op.random = ParseFlag(field, "random");
   op.opaque = ParseFlag(field, "opaque");
+  op.once = ParseFlag(field, "once");
   op.recasts = Optional(field, "recasts", [&](const JsonField& f) {
                  std::vector<OperatorId> recasts;
                  for (const JsonField& element : f.Elements())

@@ -138,6 +138,11 @@ struct TraceCall {
   // does not say.
   Time backward_start = kNever;
   Time backward_end = kNever;
+  // In the backward pass: the operators [gather_begin, gather_end) gather the
+  // parameters of its module, as fully_shard does. If the call runs again before,
+  // they run then, right before its first operator. kNever: both, if there are none.
+  Time gather_begin = kNever;
+  Time gather_end = kNever;
 
   bool operator==(const TraceCall&) const = default;
 };
@@ -167,6 +172,9 @@ struct TraceOperator {
   // Makes a tensor that is neither kept nor stood in for, a sparse one: returns
   // none that the trace knows, and must run again.
   bool opaque = false;
+  // Runs once within a call, in a hook: it is no part of what runs again, and no
+  // policy sees it.
+  bool once = false;
   // Operators before it: casts that autocast kept, in the order in which it
   // would make them for this one otherwise.
   std::vector<OperatorId> recasts = {};
@@ -264,6 +272,8 @@ struct Trace {
 //   parent, or two with one parent overlap;
 // - the backward of a call is not within the backward pass, ends before it
 //   starts, or has a start or an end alone;
+// - the operators that gather a call's parameters are not within the backward pass, or
+//   have a begin or an end alone;
 // - the call of an operator or of a saved tensor is not the innermost one;
 // - reads or outputs do not ascend, or an operator reads, returns or mutates,
 //   or autograd saves, a storage that is not alive;

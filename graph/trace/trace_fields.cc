@@ -25,6 +25,21 @@ Time ParseTimeOrNever(const JsonField& field, Time lowest, Time highest) {
   return ParseInt(field, lowest, highest);
 }
 
+std::pair<Time, Time> ParsePeriod(const JsonField& object,
+                                  std::string_view name, std::string_view first,
+                                  Time lowest, Time highest) {
+  const std::string begin_key = fmt::format("{}_{}", name, first);
+  const std::string end_key = fmt::format("{}_end", name);
+  const Time begin = ParseOptionalTime(object, begin_key, lowest, highest);
+  const Time end =
+      ParseOptionalTime(object, end_key, std::min(begin, highest), highest);
+  if ((begin == kNever) != (end == kNever)) {
+    object.Complain(fmt::format("expected {} and {} or neither, found one",
+                                begin_key, end_key));
+  }
+  return {begin, end};
+}
+
 bool ParseFlag(const JsonField& object, std::string_view key) {
   return Optional(object, key, [](const JsonField& f) { return f.Bool(); })
       .value_or(false);

@@ -44,6 +44,12 @@ Time ParseTimeOrNever(const JsonField& field, Time lowest, Time highest);
 Time ParseOptionalTime(const JsonField& object, std::string_view key,
                        Time lowest, Time highest);
 
+// Returns the begin and the end of a part of [lowest, highest], which are `name`_`first`
+// and `name`_end of an object; kNever for both if there is none.
+std::pair<Time, Time> ParsePeriod(const JsonField& object,
+                                  std::string_view name, std::string_view first,
+                                  Time lowest, Time highest);
+
 // Returns a boolean; false if there is none.
 bool ParseFlag(const JsonField& object, std::string_view key);
 

@@ -44,6 +44,10 @@ Json CallJson(const TraceCall& call) {
     json["backward_start"] = call.backward_start;
     json["backward_end"] = call.backward_end;
   }
+  if (call.gather_begin != kNever) {
+    json["gather_begin"] = call.gather_begin;
+    json["gather_end"] = call.gather_end;
+  }
   return json;
 }
 
@@ -59,6 +63,7 @@ Json OperatorJson(const TraceOperator& op, const std::string& name) {
   if (op.view) json["view"] = true;
   if (op.random) json["random"] = true;
   if (op.opaque) json["opaque"] = true;
+  if (op.once) json["once"] = true;
   if (!op.recasts.empty()) json["recasts"] = op.recasts;
   if (op.source != kNone) json["source"] = op.source;
   return json;

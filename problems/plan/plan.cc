@@ -98,6 +98,7 @@ PlannedOp ReadOp(const JsonField& field) {
   op.name = field.Get("name").String();
   op.decision = ReadDecision(field.Get("decision"));
   if (field.Has("results")) op.results = ReadResults(field.Get("results"), op);
+  if (field.Has("once")) op.once = field.Get("once").Bool();
   return op;
 }
 
@@ -296,6 +297,7 @@ Json ToEntry(const PlannedModule& module) {
                 {"name", op.name},
                 {"decision", NameOf(op.decision)}};
     if (op.results) now["results"] = *op.results;
+    if (op.once) now["once"] = true;
     entry["ops"].push_back(std::move(now));
   }
   return entry;

@@ -37,6 +37,8 @@ struct PlannedOp {
   // For an operator that is saved or offloaded: the indices of its kept
   // results, ascending. Nothing: all results are kept.
   std::optional<std::vector<int32_t>> results = std::nullopt;
+  // It runs once, in a hook, and no policy sees it (graph/trace/trace.h).
+  bool once = false;
 
   bool Saves() const { return decision == graph::OperatorDecision::kSave; }
   bool Offloads() const {

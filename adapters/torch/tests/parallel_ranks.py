@@ -460,25 +460,34 @@ def plans_of(trace: acplan.Trace, **options: Any) -> list[acplan.Plan]:
 
 
 def plans_of_all(rank: Rank) -> list[acplan.Plan]:
-    """Returns plans for all ranks: those of the first, the fullest."""
-    if isinstance(rank, StageRank):
-        return _plans_of_stage(rank)
-    first = rank if rank.number == 0 else Rank(rank.case, 0)
-    return plans_of(first.trace)
-
-
-def _plans_of_stage(rank: StageRank) -> list[acplan.Plan]:
-    """Returns the plans of the first rank of the stage. Searches end by the clock."""
-    inner = math.prod(rank.case.mesh.values()) // rank.case.mesh["pp"]
+    """Returns the plans of the first rank, or of the first one of the stage. Searches may end
+    by the clock, so other ranks do not search."""
+    world_size = dist.get_world_size()
+    inner = world_size // rank.case.mesh["pp"] if isinstance(rank, StageRank) else world_size
     place = rank.number % inner
-    all_plans: list[Any] = [None] * dist.get_world_size()
+    all_plans: list[Any] = [None] * world_size
     mine = _own_plans(rank) if place == 0 else None
     dist.all_gather_object(all_plans, mine)
     plans: list[acplan.Plan] = all_plans[rank.number - place]
     return plans
 
 
-def _own_plans(rank: StageRank) -> list[acplan.Plan]:
+def _own_plans(rank: Rank) -> list[acplan.Plan]:
+    if isinstance(rank, StageRank):
+        return _plans_of_stage(rank)
+    plans = plans_of(rank.trace)
+    if "ep" in rank.case.mesh:
+        plans.append(whole_layers(rank.trace))
+    return plans
+
+
+def whole_layers(trace: acplan.Trace) -> acplan.Plan:
+    """Returns the plan that recomputes all of each block."""
+    names = [module["fqn"] for module in trace.data["modules"] if module["class"] == "Block"]
+    return acplan.Plan(tuple(map(acplan.PlannedModule, names)))
+
+
+def _plans_of_stage(rank: StageRank) -> list[acplan.Plan]:
     """Returns the plan of least memory, or the first block of each stage where none needs less
     than the step does; and all blocks."""
     blocks = [
@@ -544,8 +553,7 @@ def check_bytes(rank: Rank) -> str:
     """Compares bytes with the trace of this rank and with simulations of plans."""
     trace = rank.trace
     count = 0
-    plans = plans_of_all(rank) if isinstance(rank, StageRank) else plans_of(trace)
-    for plan in (None, *plans):
+    for plan in (None, *plans_of_all(rank)):
         real = rank.watched(plan)
         predicted = [
             (operator.name, operator.live_bytes)
@@ -576,7 +584,7 @@ def _require_equal(actual: list[Any], expected: list[Any]) -> None:
 
 def check_disagreement(rank: Rank) -> str:
     """Lets the last process have another plan: each one gets the same error, and none waits."""
-    least, other = plans_of_all(rank)
+    least, other, *_ = plans_of_all(rank)
     group = rank.group
     last = dist.get_world_size(group) - 1
     acplan.require_same_plan(least, group)

@@ -12,7 +12,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, OffloadPolicy
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FullyShardedDataParallel,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -75,6 +81,56 @@ def test_memory_with_a_plan_is_that_of_the_sharded_model(name: str) -> None:
         )
     assert verification.first_difference() is None
     assert not dist.is_initialized()
+
+
+def _gathers(names: list[str]) -> int:
+    return names.count("c10d._allgather_base_.default")
+
+
+def test_a_layer_around_sharded_experts_gathers_their_parameters_once() -> None:
+    (case,) = [case for case in expert_cases(4) if case.name == "fsdp x ep"]
+    tokens = tokens_of(case)
+    trace = acplan.trace(case.make_on_meta, tokens, progress=False, **case.arguments)
+    gathers = _gathers([operator["name"] for operator in trace.data["operators"]])
+    names = ["ExpertNet.blocks.0", "ExpertNet.blocks.1.mlp"]
+    units = acplan.Plan(tuple(map(acplan.PlannedModule, names)))
+    (planned_unit,) = acplan.plan(trace, "min", ac_units=["ExpertNet.blocks.0"]).modules
+    hooks = [operator.name for operator in planned_unit.operators if operator.once]
+    assert "_allgather_base_" in " ".join(hooks)
+    for plan in (units, acplan.Plan((planned_unit,))):
+        verification = acplan.verify(
+            case.make_on_meta, plan, tokens, trace=trace, **case.arguments
+        )
+        assert verification.first_difference() is None
+        assert _gathers([o.name for o in verification.measured]) == gathers
+
+
+@pytest.mark.parametrize("change", ["casts", "calls twice", "resharded to 2"])
+def test_a_layer_is_no_unit_if_the_hooks_of_its_experts_do_more_than_gather(
+    change: str,
+) -> None:
+    def shard(model: nn.Module, mesh: Any) -> None:
+        policy = MixedPrecisionPolicy(output_dtype=torch.bfloat16)
+        for block in model.get_submodule("blocks").children():
+            attention = block.get_submodule("attention")
+            linear = attention.get_submodule("o")
+            if change == "calls twice":
+                attention.v = linear
+            fully_shard(
+                linear,
+                mesh=mesh["dp"],
+                mp_policy=policy if change == "casts" else MixedPrecisionPolicy(),
+                reshard_after_forward=2 if change == "resharded to 2" else True,
+            )
+            fully_shard(block, mesh=mesh["dp"])
+        fully_shard(model, mesh=mesh["dp"])
+
+    case = _BY_NAME["fsdp"]
+    arguments = {**case.arguments, "mesh": {"dp": 4}, "parallelize": shard}
+    trace = acplan.trace(case.make_on_meta, _TOKENS, progress=False, **arguments)
+    names = {module["fqn"]: k for k, module in enumerate(trace.data["modules"])}
+    calls = [call for call in trace.data["calls"] if call["module"] == names["Net.blocks.0"]]
+    assert [call.get("no_grad") for call in calls] == [True]
 
 
 def test_requests_to_the_allocator_are_those_of_the_sharded_model() -> None:

@@ -442,6 +442,9 @@ def test_torchtitan_with_other_parallelism_is_refused() -> None:
     for name in ("context_parallel_degree", "pipeline_parallel_degree"):
         with pytest.raises(AcplanError, match=f"{name}: expected 1, found 2: .*e"):
             acplan.torchtitan.Policy.from_config(_titan_config(**{name: 2}), "min")
+    both = {"expert_parallel_degree": 2, "tensor_parallel_degree": 2}
+    with pytest.raises(AcplanError, match="expert_parallel_degree: expected 1 with tensor_"):
+        acplan.torchtitan.Policy.from_config(_titan_config(**both), "min")
 
 
 # Each is run with a plan and without. The logger of its trainer says once what acplan did.

@@ -86,7 +86,7 @@ Candidates CallsOfCandidates(
   return candidates;
 }
 
-// Candidates with the times that their saved tensors give them.
+// Candidates with the times that their saved tensors give them, and what they gather.
 CandidateList WithTimes(const TraceProblem& problem, CandidateList candidates) {
   for (const SavedTensor& saved : problem.trace->saved) {
     for (CandidateId c = CandidateAround(problem, saved); c != graph::kNone;
@@ -97,6 +97,11 @@ CandidateList WithTimes(const TraceProblem& problem, CandidateList candidates) {
       candidate.stop = std::max(candidate.stop, saved.packed);
       candidate.frame_end = std::max(candidate.frame_end, saved.released);
     }
+  }
+  const std::vector<graph::Gather> gathers = graph::GathersOf(*problem.trace);
+  for (CandidateCall& c : candidates) {
+    c.gathers = graph::EarlyGathers(*problem.trace, gathers, c.call,
+                                    c.first_request, c.stop);
   }
   return candidates;
 }
@@ -194,7 +199,7 @@ struct CandidateModules {
   // A module that is none, why in words, and the place with what to do.
   struct Refused {
     ModuleId module = {};
-    std::string kind, details;
+    std::string kind, details = {};
   };
   std::vector<Refused> refused = {};
 };
@@ -247,14 +252,19 @@ CandidateModules FindCandidateModules(
   }
   CandidateModules candidates;
   candidates.node_of.assign(trace.modules.size(), graph::kNone);
+  const auto holds_sharded = graph::HoldSharded(trace);
   std::optional<WholeUnits> whole;
   for (const ModuleId m : trace.modules.ids()) {
     const auto node = node_of.find(trace.modules[m].fqn);
     if (!has_gradients[m] || node == node_of.end()) continue;
-    if (!problem.groups[node->second].groups.empty()) {
-      candidates.node_of[m] = node->second;
+    const bool has_policy = !problem.groups[node->second].groups.empty();
+    if (holds_sharded[m] && !(has_policy && problem.may_skip)) {
+      const char* why = "it holds sharded modules and has no policy that skips";
+      candidates.refused.push_back({m, why});
       continue;
     }
+    if (has_policy) candidates.node_of[m] = node->second;
+    if (has_policy) continue;
     const auto why = std::ranges::find(refused, IndexOf(node->second),
                                        &UnitChoices::Refused::node);
     if (why == refused.end()) continue;
@@ -410,7 +420,7 @@ TraceProblem BuildTraceProblem(const Trace& trace,
   AddBarred(problem, profile, problem.no_units);
 
   const size_t storages = trace.storages.size();
-  problem.held_until = graph::HeldByOthers(trace);
+  problem.held_until = graph::HeldUnderEveryPlan(trace);
   problem.saved_of.resize(storages);
   for (const graph::SavedId k : trace.saved.ids()) {
     problem.saved_of[trace.saved[k].storage].push_back(k);

@@ -9,6 +9,7 @@
 #include "graph/profile/module_tree.h"
 #include "graph/profile/profile.h"
 #include "graph/profile/sac_statistics.h"
+#include "graph/trace/gathers.h"
 #include "graph/trace/needs.h"
 #include "graph/trace/simulation.h"
 #include "graph/trace/trace.h"
@@ -65,6 +66,8 @@ struct CandidateCall {
   // It has no policy, so everything runs again: its module has no groups, because
   // it can run again as a whole only.
   bool is_whole = false;
+  // The gathers that are earlier than in the trace when it runs again.
+  std::vector<graph::Gather> gathers = {};
   // The storages that saving an operator keeps, ascending, with the group.
   std::vector<std::pair<graph::StorageId, graph::GroupId>> results = {};
   // Where operators may be skipped: what it needs when it runs again, if it has a
@@ -83,7 +86,8 @@ struct TraceProblem {
   // The first candidate of a module, if any.
   graph::IndexedVector<TreeNodeId, CandidateId> first_of_node = {};
   graph::IndexedVector<TreeNodeId, graph::OperatorGroups> groups = {};
-  // Until when others than autograd hold a storage without units.
+  // Until when others than autograd hold a storage without units, or, if plans
+  // change that, under all of them (graph/trace/gathers.h).
   graph::IndexedVector<graph::StorageId, graph::Time> held_until = {};
   // The records of a storage: what autograd saves of it, and the candidates whose
   // argument and whose operators' result it is.

@@ -56,6 +56,11 @@ int64_t MostInBackward(const TraceProblem& problem,
       late[t - begin] += l->bytes;
     }
   }
+  for (const graph::Gather& gather : candidate.gathers) {
+    for (graph::Time t = begin; t < std::min(gather.begin, end); ++t) {
+      late[t - begin] -= gather.ExtraBytes();
+    }
+  }
   int64_t peak = 0;
   for (graph::Time t = begin; t < end; ++t) {
     if (NodeAt(problem.forest, problem.record_of[t]).time > time_of_node) {
@@ -202,6 +207,9 @@ std::vector<int64_t> BytesWhenRunAgain(const TraceProblem& problem,
       bytes[place_of(s, op)] += AllocatedBytesOf(trace, s);
       bytes[end - call.start] -= AllocatedBytesOf(trace, s);
     }
+  }
+  for (const graph::Gather& gather : candidate.gathers) {
+    bytes[trace.calls[gather.call].start - call.start] += gather.ExtraBytes();
   }
   for (size_t k = 1; k < bytes.size(); ++k) bytes[k] += bytes[k - 1];
   return bytes;

@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "graph/trace/allocation.h"
-#include "graph/trace/simulation.h"
+#include "graph/trace/gathers.h"
 
 namespace acplan::problems {
 
@@ -83,7 +83,7 @@ class ScheduleBuilder {
   }
 
   void FindHeld() {
-    const auto held_until = graph::HeldByOthers(trace_);
+    const auto held_until = graph::HeldUnderEveryPlan(trace_);
     for (const StorageId s : values_.ids()) {
       const TraceStorage& storage = trace_.storages[s];
       values_[s].storage = s;

@@ -197,7 +197,7 @@ def _contexts_of_whole(
     return forward, Recomputation(tape, policy.fqn, module, sharded)
 
 
-def sharded_in(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
+def sharded_in(modules: Iterable[torch.nn.Module]) -> list[FSDPModule]:
     return [m for m in modules if isinstance(m, FSDPModule)]
 
 

@@ -39,6 +39,7 @@ from acplan._apply.tape import (
     memory_of,
 )
 from acplan._base.generators import generator_of
+from acplan._base.modules import FSDPModule
 from acplan._base.operators import (
     Traits,
     draws,
@@ -68,7 +69,7 @@ class Forward(Mode):
         tape: Tape,
         decide: Decide,
         on_end: Callable[[Tape], None],
-        sharded: Sequence[torch.nn.Module] = (),
+        sharded: Sequence[FSDPModule] = (),
         sees_all: bool = True,
     ) -> None:
         super().__init__(tape, sharded)

@@ -10,7 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from acplan._apply.tape import (
     Tape,
 )
+from acplan._base.modules import FSDPModule
 from acplan._base.ring_attention import watch_ring_attention
+from acplan._base.sharded_modules import Hook, gather_again, hooks_replaced
 from acplan._base.sharding import watch_propagation
 from acplan._base.triton_kernels import watch_launches
 
@@ -36,12 +38,15 @@ class Mode(TorchDispatchMode):
 
     supports_higher_order_operators = True
     sees_launches = True
+    # True if a call runs again within the mode, in the backward pass.
+    _runs_again = False
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         return True
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, runs_again: bool = False, **kwargs: Any) -> None:
+        cls._runs_again |= runs_again
         super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
         dispatch = cls.__dict__.get("__torch_dispatch__")
         if dispatch is not None and CAN_LEAVE_OUT:
@@ -54,22 +59,17 @@ class Mode(TorchDispatchMode):
         that it calls, as not to be compiled serves as well."""
         return not CAN_LEAVE_OUT
 
-    def __init__(self, tape: Tape, sharded: Sequence[torch.nn.Module]) -> None:
+    def __init__(self, tape: Tape, sharded: Sequence[FSDPModule]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._tape = tape
         self._sharded = sharded
         self._is_blind = False
-        self._handles: list[torch.utils.hooks.RemovableHandle] = []
+        self._hooks = contextlib.ExitStack()
 
     def __enter__(self) -> "Mode":
         for module in self._sharded:
-            # They are the first hook and the last one, before forward and after it.
-            self._handles += [
-                module.register_forward_pre_hook(self._close_eyes, prepend=True),
-                module.register_forward_pre_hook(self._open_eyes),
-                module.register_forward_hook(self._close_eyes, prepend=True),
-                module.register_forward_hook(self._open_eyes),
-            ]
+            replaced = hooks_replaced(module, self._gathering_in, self._looking_away_in)
+            self._hooks.enter_context(replaced)
         watch_launches()
         watch_propagation()
         watch_ring_attention()
@@ -78,9 +78,7 @@ class Mode(TorchDispatchMode):
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         super().__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._hooks.close()
 
     @contextlib.contextmanager
     def looking_away(self) -> Iterator[None]:
@@ -92,8 +90,18 @@ class Mode(TorchDispatchMode):
         finally:
             self._is_blind = was_blind
 
-    def _close_eyes(self, *_: Any) -> None:
-        self._is_blind = True
+    def _looking_away_in(self, hook: Hook) -> Hook:
+        def run(*args: Any) -> Any:
+            with self.looking_away():
+                return hook(*args)
 
-    def _open_eyes(self, *_: Any) -> None:
-        self._is_blind = False
+        return run
+
+    def _gathering_in(self, hook: Hook) -> Hook:
+        def run(module: FSDPModule, *arguments: Any) -> Any:
+            with self.looking_away():
+                if self._runs_again:
+                    gather_again(module)
+                return hook(module, *arguments)
+
+        return run

@@ -26,6 +26,7 @@ from acplan._apply.tape import Tape, memory_of
 from acplan._base import watch
 from acplan._base.call_arguments import holds_nothing, tensors_given
 from acplan._base.generators import generator_of
+from acplan._base.modules import FSDPModule
 from acplan._base.operators import STATISTICS, draws, statistics_of, traits_of, written_by
 from acplan._base.triton_kernels import watch_launches
 
@@ -85,7 +86,7 @@ class SeenForward(Forward):
         tape: Tape,
         matching: Matching,
         knowledge: Knowledge | None,
-        sharded: Sequence[torch.nn.Module],
+        sharded: Sequence[FSDPModule],
         sees_all: bool,
     ) -> None:
         super().__init__(tape, matching.choose, matching.end, sharded, sees_all)

@@ -16,6 +16,7 @@ from acplan._apply.tape import Saved, Skipped, Tape
 from acplan._apply.unit_call import StartAgain, copy_marks, top_hooks
 from acplan._base import watch
 from acplan._base.errors import AcplanError
+from acplan._base.modules import FSDPModule
 from acplan._base.operators import (
     CAST,
     EMPTY,
@@ -45,7 +46,7 @@ _NO_MODE, _OFF_TAPE, _RUNS, _SKIPS, _SKIPS_AT_ONCE = range(5)
 _ALONE = frozenset([torch.Tensor, torch.nn.Parameter])
 
 
-class Recomputation(Mode):
+class Recomputation(Mode, runs_again=True):
     """A mode that reads the tape, operator by operator."""
 
     def __init__(
@@ -53,7 +54,7 @@ class Recomputation(Mode):
         tape: Tape,
         fqn: str,
         module: HasModules,
-        sharded: Sequence[torch.nn.Module] = (),
+        sharded: Sequence[FSDPModule] = (),
     ) -> None:
         super().__init__(tape, sharded)
         self._fqn = fqn

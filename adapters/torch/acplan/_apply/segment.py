@@ -62,7 +62,7 @@ class Segment:
                 f"current saved-tensor hooks; {torch.__version__} does not"
             )
         self._made_of = (unit_plan, tuple(names), strict, traffic)
-        self._policy = Policy.from_decisions(fqn, unit_plan.operators, strict)
+        self._policy = Policy.from_decisions(fqn, unit_plan.operators_seen, strict)
         self._thread = threading.local()
 
     def __reduce__(self) -> Any:

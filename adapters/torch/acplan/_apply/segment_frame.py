@@ -28,6 +28,7 @@ from acplan._apply.unit_state import UnitState
 from acplan._base import generators
 from acplan._base.call_arguments import Copies, copy_of, holds_nothing, tensors_given
 from acplan._base.errors import AcplanError
+from acplan._base.modules import FSDPModule
 from acplan._base.torchscript import endings_kept
 
 # A leaf of the first call's arguments (call -1), or of what a call returned.
@@ -111,7 +112,7 @@ class Frame:
 
     def __init__(self, policy: Policy, tape: Tape, owner: "Settles") -> None:
         self.calls: list[CallOfModule] = []
-        self.sharded: list[torch.nn.Module] = []
+        self.sharded: list[FSDPModule] = []
         self.tape = tape
         self._fqn = policy.fqn
         self._run = weakref.ref(owner)
@@ -242,7 +243,7 @@ class _Recomputation(Recomputation):
         tape: Tape,
         fqn: str,
         frame: Frame,
-        sharded: Sequence[torch.nn.Module],
+        sharded: Sequence[FSDPModule],
     ) -> None:
         super().__init__(tape, fqn, frame, sharded)
         self._frame = frame

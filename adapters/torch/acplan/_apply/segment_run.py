@@ -31,6 +31,7 @@ from acplan._apply.unit_call import making_all
 from acplan._apply.unit_state import StateOfUnit
 from acplan._base.call_arguments import Copies, tensors_given
 from acplan._base.errors import AcplanError
+from acplan._base.modules import FSDPModule
 from acplan._base.object_parts import attributes_of, elements_of, is_a
 from acplan._base.operators import Traits
 from acplan._base.tensors import tensors_of
@@ -259,7 +260,7 @@ class _Forward(Forward):
         self,
         tape: Tape,
         decide: Callable[[Any], Choice],
-        sharded: Sequence[torch.nn.Module],
+        sharded: Sequence[FSDPModule],
     ) -> None:
         super().__init__(tape, decide, lambda tape: None, sharded)
         self._mark = object()

@@ -289,7 +289,7 @@ def _checkpoint_fn(
 ) -> Callable[..., Any]:
     refuse_part(unit_plan)
     fqn, operators, arguments = (
-        unit_plan.fqn, unit_plan.operators, unit_plan.offloaded_arguments
+        unit_plan.fqn, unit_plan.operators_seen, unit_plan.offloaded_arguments
     )  # fmt: skip
     # A strict unit has a mode, which sees each of its operators.
     if operators and (strict or not all(map(_only_runs_again, operators))):

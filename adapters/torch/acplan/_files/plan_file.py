@@ -27,6 +27,8 @@ class PlannedOperator:
     skip: bool = False
     results: tuple[int, ...] | None = None
     offload: bool = False
+    # A hook of fully_shard runs it once, within the unit, and no policy sees it.
+    once: bool = False
 
     def __post_init__(self) -> None:
         if self.save and self.skip:
@@ -68,12 +70,15 @@ class PlannedOperator:
             results = tuple(results)
         is_offloaded = decision == "offload"
         is_saved = is_offloaded or decision == "save"
-        return cls(name, is_saved, decision == "skip", results, is_offloaded)
+        is_once = data.get("once") is True
+        return cls(name, is_saved, decision == "skip", results, is_offloaded, is_once)
 
     def data(self, index: int) -> dict[str, Any]:
         entry = {"index": index, "name": self.name, "decision": self.decision}
         if self.results is not None:
             entry["results"] = list(self.results)
+        if self.once:
+            entry["once"] = True
         return entry
 
 
@@ -101,6 +106,11 @@ class PlannedModule:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "PlannedModule":
         return self  # nobody can change it, and it may be long
+
+    @property
+    def operators_seen(self) -> tuple[PlannedOperator, ...]:
+        """The operators that a policy sees."""
+        return tuple(operator for operator in self.operators if not operator.once)
 
     @property
     def offloads(self) -> bool:

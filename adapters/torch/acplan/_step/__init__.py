@@ -17,6 +17,11 @@ Replaced in PyTorch and DeepSpeed (_base/patching.py says how to read the list):
     torch.nn.Module._call_impl, private
         module_calls.py, ModuleCalls.watched: calls of modules are recorded with their hooks. It
         is replaced in the class, and in a module or class with a method of its own.
+    torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup.pre_backward
+    torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup.unshard
+    torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup._backward_prefetch
+        sharded_calls.py, ShardedCalls.gathering_watched: the trace says which operators gather
+        a module's parameters. They are replaced in each group. Private.
     torch.optim.optimizer._foreach_supported_types, private
     torch.utils._foreach_utils._foreach_supported_types, private
         update.py, fakes_as_plain_tensors: optimizers and clipping choose, for fake tensors, the

@@ -16,6 +16,7 @@ from acplan._base.patching import replaced_here
 from acplan._base.tensors import tensors_in
 from acplan._base.torchscript import has_unknown_state, is_scripted
 from acplan._step.records import Call
+from acplan._step.sharded_calls import ShardedCalls
 from acplan._step.step_log import StepLog
 
 # The method that `__call__` of a module calls.
@@ -28,6 +29,7 @@ class ModuleCalls:
 
     def __init__(self, log: StepLog) -> None:
         self._log = log
+        self._sharded = ShardedCalls(log)
         # Modules that torch.jit has compiled, or that contain such code which may not run
         # again.
         self._scripted: set[int] = set()
@@ -58,19 +60,21 @@ class ModuleCalls:
                 if is_scripted(module) or has_unknown_state(module):
                     self._scripted.add(index)
                 if isinstance(module, FSDPModule):
-                    # Its hooks gather and free parameters: they do so in every call, and are
-                    # no part of what a unit runs again.
-                    undo.enter_context(
-                        _method_replaced(module, "forward", self._call_sharded, index)
-                    )
+                    undo.enter_context(self._sharded.watched(index, module, self._call))
                     continue
                 if _CALL not in vars(module) and type(module)._call_impl is plain:
                     places[id(module)] = index
                     continue
                 undo.enter_context(_method_replaced(module, _CALL, self._call, index))
             undo.enter_context(replaced_here(torch.nn.Module, _CALL, call))
-            undo.enter_context(transforms.without_hooks(self._refuse_open_calls))
+            undo.enter_context(transforms.without_hooks(self._sharded.refuse_open_calls))
             yield
+
+    def gathering_watched(
+        self, modules: Iterable[torch.nn.Module]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Records, within the block, when modules gather parameters in the backward pass."""
+        return self._sharded.gathering_watched(modules)
 
     @contextlib.contextmanager
     def root_called(self) -> Iterator[None]:
@@ -145,15 +149,6 @@ class ModuleCalls:
             self._watch_gradients(results, on_output_gradient)
         return out
 
-    def _call_sharded(
-        self, index: int, module: torch.nn.Module, /, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Records a call whose parameters FSDP has gathered. A unit around it would find them
-        freed when it runs again."""
-        if self._log.is_forward:
-            self._refuse_open_calls()
-        return self._call(index, module, *args, **kwargs)
-
     def _give_up(self, call: Call) -> None:
         """Removes a call that an exception ends, and calls within it, if they ran nothing and
         saved nothing. Other calls have no results, and are no units."""
@@ -161,11 +156,6 @@ class ModuleCalls:
         first = log.open_calls[-1]
         if call.start == log.now and not any(s.call >= first for s in log.saved):
             del log.calls[first:]
-
-    def _refuse_open_calls(self) -> None:
-        """Excludes all open calls from being units."""
-        for place in self._log.open_calls:
-            self._log.calls[place].no_grad = True
 
     def _arguments(self, args: tuple[Any, ...]) -> list[int]:
         tensors = [a for a in args if issubclass(type(a), torch.Tensor)]

@@ -25,6 +25,7 @@ from acplan._base.arguments import whole_number
 from acplan._base.errors import AcplanError
 from acplan._base.modules import FSDPModule
 from acplan._base.patching import replaced_here, set_attribute
+from acplan._base.sharded_modules import groups_of
 from acplan._device.fake_streams import fake_streams
 
 # Shards a model on a mesh in place; returns the model, or None.
@@ -153,15 +154,6 @@ def _is_sharded_by_fsdp_alone(model: torch.nn.Module) -> bool:
         for group in groups_of(module)
     ]
     return bool(groups) and not any(p.is_dtensor for g in groups for p in g.fsdp_params)
-
-
-def groups_of(module: FSDPModule) -> list[Any]:
-    """Returns the groups of parameters that a module gathers. Earlier versions of PyTorch have
-    one at most."""
-    state: Any = module._get_fsdp_state()
-    if hasattr(state, "_fsdp_param_groups"):
-        return [*state._fsdp_param_groups]
-    return [state._fsdp_param_group] if state._fsdp_param_group else []
 
 
 def require_traceable(model: torch.nn.Module) -> None:

@@ -15,8 +15,9 @@ from torch.distributed.tensor import DTensor
 from acplan._base.errors import AcplanError
 from acplan._base.modules import FSDPModule
 from acplan._base.patching import replaced_here
+from acplan._base.sharded_modules import groups_of
 from acplan._device.fake_streams import fake_streams
-from acplan._step.parallel import groups_of, not_tracing, without_shardings
+from acplan._step.parallel import not_tracing, without_shardings
 
 _DEVICE = torch.device("cuda", 0)
 

@@ -184,6 +184,8 @@ class Recorder(TorchDispatchMode):
             self._add_workspace(workspace_bytes(func, args, kwargs, out, self._kernels))
         if is_launch(func):
             read_tensors, written_tensors = log.plain(args[1]), mutates
+        if is_once := log.once is not None:
+            reads, outputs = [], _unused_again(log, reads, outputs)
         # Lists that an operator changes in place are no results.
         changed = written_tensors or mutates
         is_free = (is_view and not is_collective(func)) or not changed or "empty" in name
@@ -199,8 +201,8 @@ class Recorder(TorchDispatchMode):
                 reads=reads,
                 outputs=outputs,
                 results=tensors,
-                mutates=log.changed_storages(mutates),
-                is_view=is_view,
+                mutates=[] if is_once else log.changed_storages(mutates),
+                is_view=is_view and not is_once,
                 is_random=torch.Tag.nondeterministic_seeded in func.tags
                 and draws(traits_of(func), args, kwargs),
                 is_opaque=is_opaque,
@@ -209,6 +211,7 @@ class Recorder(TorchDispatchMode):
                 else None,
                 source=-1 if self._sources is None else self._sources.of_operator(),
                 statistics=log.storages_of(statistics_of(func, args, kwargs)),
+                is_once=is_once,
             )
         )
         if self._on_operator:
@@ -222,6 +225,17 @@ class Recorder(TorchDispatchMode):
         if size > 0:
             now = self.log.now
             self.log.storages.append(Storage(size, now, True, now + 1, "temporary"))
+
+
+def _unused_again(log: StepLog, reads: list[int], outputs: list[int]) -> list[int]:
+    """Returns, for an operator that runs once, a storage that nothing that runs again reads as
+    its result."""
+    assert log.once is not None
+    own = [s for s in outputs if log.storages[s].born == log.now]
+    for storage in (*own, *reads, *outputs):
+        if storage not in log.once and not log.storages[storage].is_refilled:
+            return [storage]
+    return log.operators[-1].outputs
 
 
 def _is_kept_cast(

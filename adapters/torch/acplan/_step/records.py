@@ -49,6 +49,8 @@ class Operator:
     source: int  # its line in the table of sources, or -1
     # Running statistics that it updates without any other use of their values.
     statistics: list[int] = dataclasses.field(default_factory=list)
+    # A hook runs it once in a call, and not when the call runs again.
+    is_once: bool = False
 
 
 @dataclasses.dataclass
@@ -66,6 +68,9 @@ class Call:
     no_grad: bool
     backward_start: int | None = None
     backward_end: int | None = None
+    # The operators of the backward pass that gather its module's parameters.
+    gather_begin: int | None = None
+    gather_end: int | None = None
 
 
 @dataclasses.dataclass

@@ -84,7 +84,11 @@ def run_step(
         tensors = ModelTensors(log, step.model)
         is_whole = step.forward_fn is not None or step.pipeline is not None
         forward_end = 0
-        with step.microbatch(), contextlib.ExitStack() as watching:
+        with (
+            step.microbatch(),
+            contextlib.ExitStack() as gathering,
+            contextlib.ExitStack() as watching,
+        ):
 
             def end_forward() -> None:
                 nonlocal forward_end
@@ -93,6 +97,7 @@ def run_step(
                 forward_end = log.now
 
             if saved_hooks:
+                gathering.enter_context(calls.gathering_watched(step.model.modules()))
                 modules = step.model.modules()
                 watching.enter_context(calls.watched(modules, but_root=is_whole))
                 watching.enter_context(saved_hooks)

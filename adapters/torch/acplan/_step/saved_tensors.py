@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
@@ -144,11 +145,14 @@ def _remade(tensor: torch.Tensor) -> _Remade | None:
     # The operator that saves the result of a collective has waited for it.
     if not is_run_inside(type(tensor)) or isinstance(tensor, AsyncCollectiveTensor):
         return None
+    if isinstance(tensor, DTensor):
+        # PyTorch's own way back refuses strided shards, of which tensor parallelism and
+        # fully_shard have some where a dimension is sharded twice.
+        return functools.partial(_dtensor_of, tensor._spec, tensor.requires_grad)
     names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
     inner = {name: getattr(tensor, name) for name in names}
     # Jagged tensors are known to have one shape by their offsets, which therefore stay.
-    is_shard = isinstance(tensor, DTensor)
-    fixed = {name: part for name, part in inner.items() if not _is_made_again(part, is_shard)}
+    fixed = {name: part for name, part in inner.items() if not _is_made_again(part)}
     size, stride = tensor.size(), tensor.stride()
     unflatten = type(tensor).__tensor_unflatten__  # type: ignore[attr-defined]
 
@@ -163,5 +167,11 @@ def _remade(tensor: torch.Tensor) -> _Remade | None:
     return remake
 
 
-def _is_made_again(part: object, is_shard: bool) -> bool:
-    return isinstance(part, torch.Tensor) and (is_shard or part.is_floating_point())
+def _is_made_again(part: object) -> bool:
+    return isinstance(part, torch.Tensor) and part.is_floating_point()
+
+
+def _dtensor_of(spec: Any, requires_grad: bool, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    make: Any = DTensor
+    result: torch.Tensor = make(parts[0], spec, requires_grad=requires_grad)
+    return result

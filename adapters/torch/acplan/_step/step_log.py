@@ -38,6 +38,8 @@ class StepLog:
         self.open_calls: list[int] = []
         self.is_forward = True
         self.is_quiet = False
+        # The arguments of a hook whose operators run once, if one runs.
+        self.once: set[int] | None = None
         self._numbers: dict[int, int] = {}
         self._tensor_numbers: dict[int, int] = {}
         # The tensor that was made last, indexed by storage, and by view of a storage.
@@ -53,6 +55,17 @@ class StepLog:
     def open_call(self) -> int:
         """The innermost open call, or -1."""
         return self.open_calls[-1] if self.open_calls else -1
+
+    @contextlib.contextmanager
+    def runs_once(self, arguments: Iterable[int]) -> Iterator[None]:
+        """Logs operators within the block as what hooks run once in a call: policies do not
+        see them, nothing that runs again uses their results, and tensors that they make of
+        `arguments`, storages, are those themselves."""
+        self.once = {*arguments}
+        try:
+            yield
+        finally:
+            self.once = None
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
@@ -186,7 +199,7 @@ class StepLog:
         self, arguments_read: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
     ) -> list[int]:
         """Gives numbers to the tensors that an operator of the forward pass makes."""
-        if not self.is_forward:
+        if not self.is_forward or self.once is not None:
             return []
         bases: dict[int, int] = {}
         for tensor in arguments_read:

@@ -221,6 +221,8 @@ def _add_statistics_written(log: StepLog, marks: Marks) -> None:
 
 def _call(call: Call) -> dict[str, Any]:
     data = dataclasses.asdict(call)
+    if call.gather_begin is None:
+        del data["gather_begin"], data["gather_end"]
     if not data.pop("no_grad"):
         return data
     return data | {"no_grad": True}
@@ -254,6 +256,8 @@ def _operator(
         data["random"] = True
     if operator.is_opaque:
         data["opaque"] = True
+    if operator.is_once:
+        data["once"] = True
     if operator.mutates:
         data["mutates"] = operator.mutates
     if recasts:

@@ -14,6 +14,8 @@ from acplan._base.errors import AcplanError
 
 # Degrees by which torchtitan is parallel beyond data, and the reasons of those not planned.
 _TRACED = ("tensor_parallel_degree", "expert_parallel_degree")
+# Degrees of which one alone is planned.
+_EXCLUSIVE = ("expert_parallel_degree", "tensor_parallel_degree")
 _REFUSED = {
     "pipeline_parallel_degree": "each stage is planned by acplan.trace(schedule=...)",
     "context_parallel_degree": "the trainer splits sequences outside of what is traced",
@@ -26,6 +28,11 @@ def is_sharded(parallelism: Any) -> bool:
         degree = getattr(parallelism, name, 1)
         if degree > 1:
             raise AcplanError(f"{name}: expected 1, found {degree}: {reason}")
+    if all(getattr(parallelism, name, 1) > 1 for name in _EXCLUSIVE):
+        raise AcplanError(
+            f"{_EXCLUSIVE[0]}: expected 1 with {_EXCLUSIVE[1]}, found both above 1: losses "
+            "with a plan were not those without one, for a reason that is not known"
+        )
     return any(getattr(parallelism, name, 1) > 1 for name in _TRACED)
 
 
