@@ -151,6 +151,7 @@ Answer WithHost(const Question& question, Answer answer,
   if (search.best().step_ms < host.step_ms * (1 - kNearStep)) {
     answer =
         WithUnits(std::move(answer), search.best().family, search.best().units);
+    answer.is_for_host = true;
   }
   return answer;
 }

@@ -101,11 +101,12 @@ std::optional<problems::TimesOffOptions> TimesOffFlags::Parse(
 std::string TimesOffText(const problems::Question& question,
                          const problems::Plan& plan) {
   if (!question.times_off) return "";
-  if (plan.WaitsForHost()) {
-    return "run-times off: not compared, as the step waits for the host "
-           "(--without-host compares the device's times)\n";
+  if (!plan.times_off) {
+    return plan.host && plan.HasPlan()
+               ? "run-times off: not compared, as steps of such plans wait for "
+                 "the host (--without-host compares the device's times)\n"
+               : "";
   }
-  if (!plan.times_off) return "";
   const problems::TimesOff& off = *plan.times_off;
   std::string text =
       FactorsText(off.factors) +

@@ -86,7 +86,7 @@ TEST_F(TimesOffFlagsTest, AStepThatWaitsForTheHostHasNoFigures) {
   ASSERT_GT(plain.at("host").at("ms"), plain.at("host").at("device_ms"));
   EXPECT_FALSE(plain.contains("times_off"));
   const Outcome robust = outcome_of({"--robust"});
-  EXPECT_THAT(robust.out, HasSubstr("as the step waits for the host"));
+  EXPECT_THAT(robust.out, HasSubstr("steps of such plans wait for the host"));
   EXPECT_EQ(WrittenPlan().at("host").at("step_ms"),
             plain.at("host").at("step_ms"));
   EXPECT_THAT(outcome_of({"--robust", "--without-host"}).out,
