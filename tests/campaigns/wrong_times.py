@@ -4,11 +4,12 @@
 
 For each bundled trace, at budgets of 30% and 70% between the least and that without a plan,
 acplan plans with --times-off 1.5 and with --robust, as if nothing waited for the host. Each of
-the two plans and the best plan for the run-times at which the usual plan loses most is priced by
-the estimates and by those run-times: the cost matrix. Then millions of random run-times within the factor, by kind and by
-operator, are tried, against these plans and the best ones of a few random run-times. Kinds are
-told apart here by a table of names. Writes docs/measured/times_off.csv, or with names of traces
-prints its rows. Exit code 1 if a bound is exceeded. Needs NumPy.
+the two plans and the best plan for the run-times at which the usual plan loses most is priced
+by the estimates and by those run-times: the cost matrix. Then millions of random run-times
+within the factor, by kind and by operator, are tried, against these plans and the best ones of
+a few random run-times. Kinds are told apart here by a table of names. Writes
+docs/measured/times_off.csv, or with names of traces prints its rows. Exit code 1 if a bound is
+exceeded. Needs NumPy.
 """
 
 import csv
