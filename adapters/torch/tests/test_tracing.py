@@ -127,7 +127,7 @@ def test_is_the_same_whenever_python_collects_cycles(values: str) -> None:
     ("model", "options", "message"),
     [
         (nn.Identity(), {}, "no parameter"),
-        (_net(), {"device": "abacus"}, "expected one of a100"),
+        (_net(), {"device": "abacus"}, "expected one of t4"),
         (_net(), {"loss_fn": lambda out: out}, "expected a scalar tensor"),
         (nn.Embedding(4, 4, dtype=torch.float32), {"loss_fn": lambda _: 3}, "scalar"),
     ],
