@@ -273,8 +273,8 @@ class Plan:
 
     @property
     def times_off(self) -> TimesOff | None:
-        """The regret if run-times are wrong; None without a trace, with offload, and where steps
-        wait for the host."""
+        """The regret if run-times are wrong; None without a trace, with offload, and where
+        steps wait for the host."""
         return TimesOff.from_optional(self.data.get("times_off"))
 
     @property
