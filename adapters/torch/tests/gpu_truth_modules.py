@@ -117,6 +117,7 @@ class _Call(nn.Module):
         if self._harness.sums_output:
             return outputs[0].sum()
         # PyTorch leaves apply untyped.
+        # PyTorch has no type for apply.
         with_gradients: torch.Tensor = _Gradients.apply(*outputs, *gradients)  # type: ignore[no-untyped-call]
         return with_gradients
 

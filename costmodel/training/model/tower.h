@@ -18,8 +18,8 @@ struct ProjectorProduct {
 
 // A stack of layers that images pass before the text model: an embedding of patches, layers
 // whose patches see all others of their image (or window), and a projector to the hidden size
-// of the text model. A tower is on the stage that has the embedding of tokens. Or an encoder,
-// whose patches are the tokens or frames of a source.
+// of the text model. A tower is on the stage that has the embedding of tokens. An encoder is
+// such a stack, too: its patches are the tokens or frames of a source.
 struct Tower {
   std::string name;  // the key of its configuration
   // The layers. Never null; the sizes of a vocabulary are 0.
