@@ -32,9 +32,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from gpu_truth_fits import Fit, fits_of
+from gpu_truth_fused import fused_kernel_ms
 from gpu_truth_modules import measured_bytes, module_ms, peak_bytes
 from gpu_truth_operators import GPUS, Row, operator_ms
-from gpu_truth_steps import LANGUAGE_MODELS, language_model_ms, step_ms, timm_trace
+from gpu_truth_steps import (
+    LANGUAGE_MODELS,
+    language_model_ms,
+    llama_trace,
+    step_ms,
+    timm_trace,
+)
 
 _LEAST_MS = 0.1
 _NEAR_BYTES = 0.1 * 2**20
@@ -52,19 +59,25 @@ def _predicted_ms(row: Row) -> float | None:
         return None
     if row["source"] == "timm" and row["metric"] == "step_ms":
         return step_ms(timm_trace(row, device, int(row["batch"]), keeps_gradients=False))
+    if row["model"] == "Llama-3.2-1B" and row["metric"] == "step_ms":
+        return step_ms(llama_trace(row, device))
     if row["metric"] in ("forward_ms", "backward_ms") and row["model"] in LANGUAGE_MODELS:
         size = int(row["batch"]), int(row["size"])
         forward, backward = language_model_ms(row["model"], *size, device)
         return forward if row["metric"] == "forward_ms" else backward
     if row["metric"] == "op_ms":
-        is_single = "{" not in row["build"]
-        return operator_ms(row, device) if is_single else module_ms(row, device)
+        if "{" in row["build"]:
+            return module_ms(row, device)
+        fused = fused_kernel_ms(row, device)
+        return operator_ms(row, device) if fused is None else fused
     return None
 
 
 def _kind(row: Row) -> str:
     if row["source"] == "timm":
         return "step, " + row["precision"]
+    if row["metric"] == "step_ms":
+        return f"step, {row['build']}"
     if row["metric"] == "op_ms":
         mode = row["note"].partition(",")[0]
         return f"{row['model']}, {mode}" if mode else row["model"]

@@ -5,6 +5,7 @@ import functools
 import math
 import sys
 import types
+import unittest.mock
 from typing import Any
 
 import torch
@@ -41,6 +42,50 @@ def timm_trace(row: Row, device: Device, batch: int, keeps_gradients: bool) -> T
         accumulate=2 if keeps_gradients else 1,
         source=False,
     )
+
+
+def llama_trace(row: Row, device: Device) -> Trace:
+    """Returns a step of Llama-3.2-1B as NVIDIA's benchmark of attention runs it: embeddings in,
+    keys and values repeated for the heads of queries, the kind of attention in `build`."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.integrations import sdpa_attention
+
+    config = LlamaConfig(
+        hidden_size=2048,
+        num_hidden_layers=16,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=64,
+        intermediate_size=8192,
+        vocab_size=128256,
+        tie_word_embeddings=True,
+    )
+    with torch.device("meta"):
+        model = LlamaForCausalLM(config).to(torch.bfloat16).train()
+    batch, length = int(row["batch"]), int(row["size"])
+    inputs = torch.empty(batch, length, 2048, dtype=torch.bfloat16, device="meta")
+    target = torch.empty(batch * length, dtype=torch.long, device="meta")
+    criterion = nn.CrossEntropyLoss()
+    backend = {
+        "cudnn": SDPBackend.CUDNN_ATTENTION,
+        "efficient": SDPBackend.EFFICIENT_ATTENTION,
+        "flash": SDPBackend.FLASH_ATTENTION,
+    }[row["build"]]
+    with (
+        unittest.mock.patch.object(sdpa_attention, "use_gqa_in_sdpa", lambda *_, **__: False),
+        sdpa_kernel([backend]),
+    ):
+        return trace(
+            model,
+            inputs_embeds=inputs,
+            device=device,
+            optimizer=torch.optim.SGD(model.parameters(), 1e-6),
+            loss_fn=lambda output: criterion(
+                output.logits.view(batch * length, -1), target.to(output.logits.device)
+            ),
+            source=False,
+        )
 
 
 def step_ms(traced: Trace) -> float:

@@ -1,6 +1,9 @@
 """Times of kernels beside public measurements, and rules that they must obey."""
 
+import csv
 import math
+import pathlib
+import statistics
 from typing import Any
 
 import pytest
@@ -9,7 +12,10 @@ from torch import nn
 
 from acplan import DEVICES, Device, trace
 from acplan._device.devices import OperatorRun
+from gpu_truth_fused import fused_kernel_ms
 from gpu_truth_operators import GPUS, operator_ms
+
+_MEASURED = pathlib.Path(__file__).parents[3] / "data" / "devices" / "times.csv"
 
 aten = torch.ops.aten
 A100 = DEVICES["a100-80gb"]
@@ -102,9 +108,33 @@ def test_elements_that_are_expanded_are_read_once() -> None:
     assert _ms(A100, aten.mul.Tensor, whole, whole) == pytest.approx(alone)
 
 
-def test_a_causal_mask_leaves_half_of_the_scores() -> None:
+@pytest.mark.parametrize("kernel", ["flash attention", "cuDNN attention", "rms norm"])
+def test_fused_kernels_take_what_was_measured(kernel: str) -> None:
+    with _MEASURED.open() as file:
+        rows = [row for row in csv.DictReader(file) if row["model"] == kernel]
+    long = [row for row in rows if float(row["value"]) > 0.1][::4]
+    assert long
+    errors = []
+    for row in long:
+        predicted = fused_kernel_ms(row, GPUS[row["gpu"]])
+        assert predicted is not None
+        errors.append(abs(predicted / float(row["value"]) - 1))
+    assert statistics.median(errors) < 0.12
+    assert statistics.quantiles(errors, n=10)[-1] < 0.45
+
+
+def test_short_sequences_reach_a_smaller_share_of_the_rate() -> None:
+    def ms(queries: int) -> float:
+        query = _empty(2**16 // queries, 16, queries, 128, dtype=torch.bfloat16)
+        func = aten._scaled_dot_product_flash_attention.default
+        return _ms(A100, func, query, query, query, 0.0, True)
+
+    assert ms(512) / 512 > 1.5 * ms(8192) / 8192
+
+
+def test_a_causal_mask_leaves_half_of_the_scores_of_long_sequences() -> None:
     def ms(is_causal: bool) -> float:
-        shape = (8, 16, 4096, 128)
+        shape = (1, 16, 65536, 128)
         query = _empty(*shape, dtype=torch.bfloat16)
         func = aten._scaled_dot_product_flash_attention.default
         return _ms(A100, func, query, query, query, 0.0, is_causal)

@@ -16,7 +16,7 @@ from acplan._device.collective_times import collective_seconds, link_of
 from acplan._device.gpu_table import accelerators, kernel_figure, kind_errors
 from acplan._device.host_copy_times import copy_ms, is_host_copy
 from acplan._device.kernel_times import kernel_seconds
-from acplan._device.product_times import Call
+from acplan._device.product_times import AttentionShares, Call
 
 _TERA = 1e12
 
@@ -52,6 +52,10 @@ class Device:
     product_share: float  # of the peak on matrix units, by large products
     float32_share: float  # of the peak in float32, by large products
     source: str
+    attention_shares: AttentionShares = dataclasses.field(
+        default=AttentionShares(0.73, 0.63, 0.6, 0.52, 0.41, 0.34),
+        kw_only=True,  # an A100's
+    )
     # The GPU of data/training/systems.json that has its links.
     accelerator: str = dataclasses.field(default="A100-PCIE", kw_only=True)
     # How far predicted times of a step are from measured ones, |predicted / measured - 1|: the
@@ -206,6 +210,7 @@ def _device_of(gpu: Mapping[str, Any]) -> Device:
         product_share=traces["product_share"]["value"],
         float32_share=traces["float32_share"]["value"],
         source=gpu["bf16_tflops"]["from"],
+        attention_shares=AttentionShares(*traces["attention_shares"]["value"]),
         accelerator=gpu["name"],
         time_errors=tuple(errors),
         kind_errors=kind_errors() if is_measured else {},

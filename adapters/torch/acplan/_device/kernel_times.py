@@ -13,26 +13,23 @@ operator stays below these shares for its own reasons:
 - Convolutions are products of the unfolded input. Tensor cores take channels last: in other
   layouts input and output are transposed first. A depthwise convolution is traffic; the
   gradient of its weights reads an element for each tap.
-- Attention counts the scores that a causal mask leaves, in blocks of 128 queries.
+- Attention computes the scores that a causal mask leaves, in blocks of queries
+  (`attention_times`).
 - Everything else is traffic, times a factor by kind: a normalisation reads its input twice.
 
 The figures were fitted to public measurements; docs/measured/gpu_truth.md has the errors by
 source and kind, beside rows that were not used.
 """
 
-import functools
-import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 
+from acplan._device.attention_times import attention_seconds
 from acplan._device.convolution_times import convolution_backward_seconds, convolution_seconds
-from acplan._device.gpu_table import kernel_figure
 from acplan._device.product_times import (
     FLOAT32_OVERHEAD,
     FLOAT32_TILES,
-    IDLE_SHARE,
     TENSOR_CORE_TILES,
     TILE_OVERHEAD,
     Call,
@@ -93,79 +90,15 @@ def _grouped_mm(call: Call, rates: Rates) -> float:
     return _product_seconds(Product(groups, rows, columns, inner), call, rates)
 
 
-# Shares of the rate of products, forward; the products of backward passes reach less.
-_FLASH_SHARE = 0.73
-_FLASH_SHARE_FROM_HOPPER = 0.46  # written for the GPUs before
-_CUDNN_SHARE = 0.85
-_EFFICIENT_SHARE = 0.5
-_BACKWARD_SHARE = 0.83
-_SMALL_HEAD_SHARE: float = kernel_figure("small_head_share")  # fewer than 128 dimensions
-_QUERIES = 128  # of a block, that a multiprocessor computes
-
-
-def _attention(call: Call, rates: Rates) -> float:
-    name = str(call.func._overloadpacket)
-    share = _EFFICIENT_SHARE
-    if "flash" in name:
-        is_new = rates.capability >= (9, 0)
-        share = _FLASH_SHARE_FROM_HOPPER if is_new else _FLASH_SHARE
-    elif "cudnn" in name:
-        share = _CUDNN_SHARE
-    if "backward" in name:
-        share *= _BACKWARD_SHARE
-    query, key = _queries_and_keys(call)
-    if query.shape[-1] < 128:
-        share *= _SMALL_HEAD_SHARE
-    queries, keys = query.shape[-2], key.shape[-2]
-    blocks = math.prod(query.shape[:-2]) * math.ceil(queries / _QUERIES)
-    full = blocks / rates.multiprocessors
-    waves = max(1.0, full + IDLE_SHARE * (math.ceil(full) - full)) / max(full, 1e-9)
-    unmasked = _unmasked_share(queries, keys) if _argument(call, "is_causal") else 1.0
-    rate = rates.product_rate(call.dtype, False)
-    if "efficient" in name and call.dtype == torch.float32:
-        # Each product is three products of TF32.
-        rate = max(rate, rates.tfloat32 * rates.product_share / 3)
-    compute = waves * unmasked * call.flops / (rate * share)
-    return max(compute, call.traffic / rates.memory_rate)
-
-
-def _queries_and_keys(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-    first = 1 if "backward" in str(call.func._overloadpacket) else 0
-    query, key = call.args[first : first + 2]
-    return query, key
-
-
-def _unmasked_share(queries: int, keys: int) -> float:
-    """Returns the share of scores that a causal mask leaves."""
-    if queries <= keys:
-        return queries / (2 * keys)
-    return 1 - keys / (2 * queries)
-
-
-@functools.cache
-def _position(func: Any, name: str) -> int | None:
-    names = [argument.name for argument in func._schema.arguments]
-    return names.index(name) if name in names else None
-
-
-def _argument(call: Call, name: str) -> Any:
-    if name in call.kwargs:
-        return call.kwargs[name]
-    position = _position(call.func, name)
-    if position is None or position >= len(call.args):
-        return None
-    return call.args[position]
-
-
 _SECONDS_OF_A_RECURRENT_STEP = 8e-6
 
 
 def _rnn(call: Call, rates: Rates) -> float:
     """Returns the seconds of layers and steps one after another, each at least a launch."""
     input = next(t for t in call.args if isinstance(t, torch.Tensor))
-    steps = input.shape[1] if _argument(call, "batch_first") else input.shape[0]
-    layers = int(_argument(call, "num_layers") or 1)
-    directions = 2 if _argument(call, "bidirectional") else 1
+    steps = input.shape[1] if call.argument("batch_first") else input.shape[0]
+    layers = int(call.argument("num_layers") or 1)
+    directions = 2 if call.argument("bidirectional") else 1
     compute = call.flops / rates.product_rate(call.dtype, False)
     least = steps * layers * directions * _SECONDS_OF_A_RECURRENT_STEP
     return max(compute, call.traffic / rates.memory_rate, least)
@@ -224,6 +157,25 @@ def _by_width(narrow: float, middle: float, wide: float) -> Callable[[Call, Rate
         return memory * (narrow if width <= 4096 else middle if width <= 32768 else wide)
 
     return seconds
+
+
+# The gradients of a normalisation: the elements a second and multiprocessor that both kernels
+# together take at most. Those of weights are sums over rows, and up to so many rows a thread
+# walks over all rows of its columns.
+_NORM_ELEMENTS = 2.4e9
+_ROWS_OF_A_THREAD = 65536
+_SECONDS_OF_A_ROW = 3.3e-9
+
+
+def _norm_backward(call: Call, rates: Rates) -> float:
+    """Returns the seconds of two kernels, of the input's gradient and of the weights'."""
+    row = call.inputs[0]
+    rows = row.numel() // max(1, row.shape[-1]) if row.dim() else 1
+    return max(
+        _by_width(1.5, 1.75, 1.95)(call, rates),
+        row.numel() / (_NORM_ELEMENTS * rates.multiprocessors),
+        rows * _SECONDS_OF_A_ROW if rows <= _ROWS_OF_A_THREAD else 0.0,
+    )
 
 
 def _softmax_backward(call: Call, rates: Rates) -> float:
@@ -306,7 +258,7 @@ _SECONDS: Mapping[str, Callable[[Call, Rates], float]] = {
     "aten._grouped_mm": _grouped_mm,
     "aten.convolution": convolution_seconds,
     "aten.convolution_backward": convolution_backward_seconds,
-    **dict.fromkeys(_ATTENTION, _attention),
+    **dict.fromkeys(_ATTENTION, attention_seconds),
     "aten._cudnn_rnn": _rnn,
     "aten._cudnn_rnn_backward": _rnn,
     "aten.miopen_rnn": _rnn,
@@ -324,8 +276,8 @@ _SECONDS: Mapping[str, Callable[[Call, Rates], float]] = {
     "aten._log_softmax_backward_data": _by_width(1.05, 1.25, 1.67),
     "aten.native_layer_norm": _by_width(1.25, 1.45, 1.6),
     "aten._fused_rms_norm": _by_width(1.25, 1.45, 1.6),
-    "aten.native_layer_norm_backward": _by_width(1.5, 1.75, 1.95),
-    "aten._fused_rms_norm_backward": _by_width(1.5, 1.75, 1.95),
+    "aten.native_layer_norm_backward": _norm_backward,
+    "aten._fused_rms_norm_backward": _norm_backward,
     "aten.sum": _reduction,
     "aten.mean": _reduction,
     "aten.native_group_norm": _group_norm,

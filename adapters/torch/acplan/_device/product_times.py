@@ -1,5 +1,6 @@
 """The time of a product on a GPU: tiles, waves and split sums (see `kernel_times`)."""
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
@@ -47,7 +48,22 @@ class Rates(Protocol):
     def tfloat32(self) -> float: ...
     @property
     def product_share(self) -> float: ...
+    @property
+    def attention_shares(self) -> "AttentionShares": ...
+    def peak_flops(self, dtype: torch.dtype) -> float: ...
     def product_rate(self, dtype: torch.dtype, is_convolution: bool) -> float: ...
+
+
+class AttentionShares(NamedTuple):
+    """The shares of the peak in 16 bits that fused attention reaches on heads of 128 and long
+    sequences: FlashAttention 2, which PyTorch has, cuDNN's, and the memory-efficient one."""
+
+    flash: float
+    flash_backward: float
+    cudnn: float
+    cudnn_backward: float
+    efficient: float
+    efficient_backward: float
 
 
 class Product(NamedTuple):
@@ -83,6 +99,21 @@ class Call(NamedTuple):
     def traffic(self) -> float:
         once = {id(tensor): tensor for tensor in self.inputs}  # x * x reads x once
         return sum(map(bytes_of, once.values())) + sum(map(bytes_of, self.outputs))
+
+    def argument(self, name: str) -> Any:
+        """Returns the argument of a name, or None if it was not given."""
+        if name in self.kwargs:
+            return self.kwargs[name]
+        position = _position(self.func, name)
+        if position is None or position >= len(self.args):
+            return None
+        return self.args[position]
+
+
+@functools.cache
+def _position(func: Any, name: str) -> int | None:
+    names = [argument.name for argument in func._schema.arguments]
+    return names.index(name) if name in names else None
 
 
 def bytes_of(tensor: torch.Tensor) -> int:
