@@ -1,9 +1,9 @@
 """The time of fused attention on a GPU.
 
 A multiprocessor computes a block of queries: it walks over the keys that the mask leaves, and
-has further work for each block: to read the queries, to normalise and to write. That work is as
-much as a number of keys takes, so short sequences reach a smaller share of the rate. Under a
-causal mask the blocks on the diagonal are computed whole, and blocks differ in length.
+has further work for each block: to read the queries, to normalise and to write. This takes the
+time of a number of keys, so short sequences reach a smaller share of the rate. Under a causal
+mask the blocks on the diagonal are computed whole, and blocks differ in length.
 
 A kernel's share of the peak depends on the GPU, as it was written for one: FlashAttention 2 and
 PyTorch's memory-efficient attention have no instructions of Hopper and later. The shares are in
@@ -19,8 +19,9 @@ from acplan._device.gpu_table import kernel_figure
 from acplan._device.product_times import IDLE_SHARE, Call, Rates
 
 _QUERIES = 128  # of a block
-_BLOCK_KEYS: float = kernel_figure("attention_block_keys")
-_MASKED_KEYS: float = kernel_figure("attention_masked_keys")
+# Forward and backward.
+_BLOCK_KEYS: list[float] = kernel_figure("attention_block_keys")
+_MASKED_KEYS: list[float] = kernel_figure("attention_masked_keys")
 # Heads of fewer than 128 dimensions.
 _SMALL_HEAD_SHARE: float = kernel_figure("small_head_share")
 _FLASH_SMALL_HEAD_SHARE: float = kernel_figure("flash_small_head_share")
@@ -37,9 +38,11 @@ def attention_seconds(call: Call, rates: Rates) -> float:
     blocks = math.prod(query.shape[:-2]) * math.ceil(queries / _QUERIES)
     full = blocks / rates.multiprocessors
     waves = max(1.0, full + IDLE_SHARE * (math.ceil(full) - full)) / max(full, 1e-9)
-    computed = _BLOCK_KEYS / keys
+    direction = 1 if "backward" in name else 0
+    computed = _BLOCK_KEYS[direction] / keys
     if call.argument("is_causal"):
-        computed += min(1.0, _unmasked_share(queries, keys) + _MASKED_KEYS / keys)
+        masked = _MASKED_KEYS[direction] / keys
+        computed += min(1.0, _unmasked_share(queries, keys) + masked)
     else:
         computed += 1.0
     return max(waves * computed * call.flops / rate, call.traffic / rates.memory_rate)
