@@ -132,7 +132,7 @@ Answer Ask(const Question& question, const Budget& budget,
   answer.family = best.plan.HasPlan() ? best.family : 0;
   answer.plan =
       link ? WithOffloadBound(
-                 question, answer.families,
+                 answer.families,
                  WithOffload(answer.problem(), std::move(best.plan), *link,
                              solver::LeftOf(limits, stopwatch.Seconds()),
                              offloading_units),
@@ -175,7 +175,7 @@ FrontierAnswer AskFrontier(const Question& question,
     SearchLimits of_plan = solver::LeftOf(limits, stopwatch.Seconds());
     of_plan.time_limit_s /= static_cast<double>(answer.plans.size() - k);
     Plan& plan = answer.plans[k];
-    plan = WithOffloadBound(question, answer.families,
+    plan = WithOffloadBound(answer.families,
                             WithOffload(FamilyOf(answer.families, plan).problem,
                                         plan, *link, of_plan, offloading_units),
                             *link, of_plan);

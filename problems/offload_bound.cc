@@ -2,16 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <set>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include "graph/profile/module_tree.h"
-#include "graph/trace/aggregate.h"
 #include "graph/trace/allocation.h"
-#include "problems/segment_plans.h"
+#include "problems/trace/problem/trace_problem.h"
+#include "problems/trace/relaxation/policy_memo.h"
+#include "problems/trace/trace_search.h"
 
 namespace acplan::problems {
 
@@ -23,11 +24,13 @@ namespace {
 
 constexpr int64_t kRoomStorages = 64;
 constexpr int kBoundTrials = 4;
+constexpr double kBoundGap = 0.002;
 constexpr double kBoundShare = 0.25;  // of the time limit
 constexpr double kMostBoundSeconds = 2.5;
 // Costs whose shares differ by less are equal.
 constexpr double kSameShare = 1e-9;
 constexpr double kNearShare = 0.01;
+constexpr double kUnboundedMs = std::numeric_limits<double>::infinity();
 constexpr auto kMostCarriedBytes = static_cast<double>(int64_t{1} << 60);
 
 // Returns the bytes that a link carries in a time.
@@ -35,24 +38,18 @@ double Carried(double bytes_per_second, double ms) {
   return std::min(kMostCarriedBytes, bytes_per_second * ms / 1e3);
 }
 
-// Returns what allocations are larger than their storages.
-int64_t RoundingBytes(const Trace& trace) {
-  int64_t bytes = 0;
-  for (const graph::TraceStorage& storage : trace.storages)
-    bytes += graph::AllocatedBytes(storage.bytes) - storage.bytes;
-  return bytes;
+// Returns the trace problem of a family, as plans that offload have one.
+const TraceProblem& FormulationOf(const FamilyProblem& family) {
+  return std::get<TraceProblem>(family.problem.formulation);
 }
 
 // Returns the bytes of storages that units may hold to which backward does not come back.
 int64_t LostBytes(const Families& families) {
   int64_t most = 0;
   for (const FamilyProblem& family : families) {
-    const auto* problem =
-        std::get_if<TraceProblem>(&family.problem.formulation);
-    if (problem == nullptr) continue;
     const Trace& trace = *family.problem.trace;
     std::set<StorageId> storages;
-    for (const CandidateCall& candidate : problem->candidates) {
+    for (const CandidateCall& candidate : FormulationOf(family).candidates) {
       if (candidate.first_request != graph::kNever) continue;
       const graph::TraceCall& call = trace.calls[candidate.call];
       storages.insert(call.inputs.begin(), call.inputs.end());
@@ -71,21 +68,25 @@ int64_t LostBytes(const Families& families) {
 // Looks for the best bound of a plan.
 class BoundSearch {
  public:
-  BoundSearch(const Question& question, const Plan& plan,
-              const LinkLimits& link, int64_t lost_bytes,
-              const solver::SearchLimits& limits)
-      : question_(question),
+  BoundSearch(const Families& families, const Plan& plan,
+              const LinkLimits& link, const solver::SearchLimits& limits)
+      : families_(families),
         plan_(plan),
         link_(link),
-        lost_bytes_(lost_bytes),
-        limits_(limits) {}
+        lost_bytes_(LostBytes(families)),
+        limits_(limits) {
+    for (const FamilyProblem& family : families)
+      memos_.emplace_back(FormulationOf(family));
+  }
 
   // Plans that cost at most c cost at least the bound for c. So all cost at least the
-  // lesser of both, for each c. One falls while the other rises.
-  double Run() const {
+  // lesser of both, for each c. The bound falls as c rises: where both meet is between
+  // the cs tried, and mostly near where the line through two bounds meets c.
+  double Run() {
     double bound = 0;
     double low = 0, high = plan_.CostMs();
     double most = high;
+    double before_most = kUnboundedMs, before_bound = kUnboundedMs;
     for (int k = 0; k < kBoundTrials; ++k) {
       const double seconds = limits_.time_limit_s - watch_.Seconds();
       const bool is_interrupted =
@@ -93,44 +94,59 @@ class BoundSearch {
       if (seconds <= 0 || is_interrupted) break;
       const double at_most = BoundFor(most, seconds / 2);
       bound = std::max(bound, std::min(most, at_most));
-      if (at_most >= most) {
-        low = most;
-      } else {
-        high = most;
-      }
+      (at_most >= most ? low : high) = most;
       low = std::max(low, bound);
       if (high - low <= kNearShare * high) break;
-      most = (low + high) / 2;
+      const double slope = (at_most - before_bound) / (most - before_most);
+      const double meeting = (at_most - slope * most) / (1 - slope);
+      before_most = most;
+      before_bound = at_most;
+      // Not a number, and so not between them, for a bound without limit.
+      most = meeting > low && meeting < high ? meeting : (low + high) / 2;
     }
     return bound;
   }
 
  private:
-  double BoundFor(double cost_ms, double seconds) const {
-    const RoomyStep roomy =
-        WithRoomOfLink(*question_.trace, link_, cost_ms, lost_bytes_);
-    const graph::Profile profile = graph::Aggregate(roomy.trace);
-    const graph::ModuleTree tree(profile);
-    Question question = question_;
-    question.trace = &roomy.trace;
-    question.profile = &profile;
-    question.tree = &tree;
-    const Families families = BuildFamilies(question);
-    solver::SearchLimits limits = limits_;
-    limits.time_limit_s = seconds;
-    const Plan relaxed =
-        PlanFor(families, plan_.budget_bytes + roomy.room_bytes, limits).plan;
-    if (relaxed.status == PlanStatus::kInfeasible)
-      return std::numeric_limits<double>::infinity();
-    return relaxed.HasPlan() ? relaxed.bound_ms : 0;
+  // Returns what plans of all families with the room of that cost recompute at least.
+  double BoundFor(double cost_ms, double seconds) {
+    const solver::Stopwatch watch;
+    double bound = kUnboundedMs;
+    for (size_t f = 0; f < families_.size(); ++f) {
+      solver::SearchLimits limits = limits_;
+      limits.gap = kBoundGap;
+      limits.time_limit_s = (seconds - watch.Seconds()) /
+                            static_cast<double>(families_.size() - f);
+      limits.cut_off = bound;
+      if (limits.time_limit_s <= 0) return 0;
+      bound = std::min(bound, BoundOfFamily(f, cost_ms, limits));
+    }
+    return bound;
   }
 
-  const Question& question_;
+  double BoundOfFamily(size_t f, double cost_ms,
+                       const solver::SearchLimits& limits) {
+    const PlanningProblem& family = families_[f].problem;
+    const RoomyStep roomy =
+        WithRoomOfLink(*family.trace, link_, cost_ms, lost_bytes_);
+    // Storages that wait in place of room are of no module, so that the modules and their
+    // policies are those of the step without them.
+    const TraceProblem problem =
+        BuildTraceProblem(roomy.trace, *family.profile, *family.tree,
+                          TraceOptionsOf(family.options));
+    const int64_t usable = plan_.budget_bytes - plan_.reserve_bytes;
+    return SolveTraceProblem(problem, usable + roomy.room_bytes, limits, {},
+                             {.memo = &memos_[f]})
+        .bound_ms;
+  }
+
+  const Families& families_;
   const Plan& plan_;
   const LinkLimits& link_;
   const int64_t lost_bytes_;
   const solver::SearchLimits limits_;
   const solver::Stopwatch watch_;
+  std::deque<PolicyMemo> memos_;  // of each family
 };
 
 }  // namespace
@@ -181,8 +197,8 @@ RoomyStep WithRoomOfLink(const Trace& trace, const LinkLimits& link,
   return roomy;
 }
 
-Plan WithOffloadBound(const Question& question, const Families& families,
-                      Plan plan, const LinkLimits& link,
+Plan WithOffloadBound(const Families& families, Plan plan,
+                      const LinkLimits& link,
                       const solver::SearchLimits& limits) {
   if (plan.status != PlanStatus::kFeasible) return plan;
   const solver::Stopwatch watch;
@@ -190,8 +206,7 @@ Plan WithOffloadBound(const Question& question, const Families& families,
       .time_limit_s =
           std::min(kMostBoundSeconds, kBoundShare * limits.time_limit_s),
       .interrupted = limits.interrupted};
-  const double bound_ms =
-      BoundSearch(question, plan, link, LostBytes(families), of_bound).Run();
+  const double bound_ms = BoundSearch(families, plan, link, of_bound).Run();
   const double cost_ms = plan.CostMs();
   plan.solver.seconds += watch.Seconds();
   plan.bound_ms = std::min(bound_ms, cost_ms);

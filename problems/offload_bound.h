@@ -3,9 +3,9 @@
 #include <cstdint>
 
 #include "graph/trace/trace.h"
-#include "problems/ask.h"
 #include "problems/offload/movables.h"
 #include "problems/plan/plan.h"
+#include "problems/segment_plans.h"
 #include "solver/search.h"
 
 namespace acplan::problems {
@@ -33,10 +33,10 @@ struct RoomyStep {
 RoomyStep WithRoomOfLink(const graph::Trace& trace, const LinkLimits& link,
                          double cost_ms, int64_t lost_bytes);
 
-// Returns the plan, which answers the question over the link, with the best bound that is
+// Returns the plan, which is for the families over the link, with the best bound that is
 // found within a small share of the limits. It is optimal if it costs no more.
-Plan WithOffloadBound(const Question& question, const Families& families,
-                      Plan plan, const LinkLimits& link,
+Plan WithOffloadBound(const Families& families, Plan plan,
+                      const LinkLimits& link,
                       const solver::SearchLimits& limits);
 
 }  // namespace acplan::problems

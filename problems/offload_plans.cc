@@ -14,6 +14,8 @@
 #include "problems/plan/plan_on_trace.h"
 #include "problems/plan/rank_peak.h"
 #include "problems/trace/problem/trace_problem.h"
+#include "problems/trace/relaxation/policy_memo.h"
+#include "problems/trace/trace_search.h"
 #include "solver/stop.h"
 
 // Plans for larger budgets recompute less, and some of the results that they
@@ -43,42 +45,48 @@ const TraceProblem& TraceProblemOf(const PlanningProblem& problem) {
 constexpr int kEvenBudgets = 6;
 constexpr int kHalvings = 4;
 constexpr double kMostSeconds = 10;
-// The most time for a plan for another budget.
+// The most time for a plan for another budget, and how near to the best one it is.
 constexpr double kPlanSeconds = 0.5;
+constexpr double kPlanGap = 0.01;
 
-// Returns the same question, restricted to units that cover the step.
-PlanningProblem OfCover(const PlanningProblem& problem,
-                        const TraceProblem& trace_problem) {
-  PlanOptions options = problem.options;
+// Returns the same problem, restricted to units that cover the step.
+TraceProblem OfCover(const PlanningProblem& problem,
+                     const TraceProblem& trace_problem) {
+  JointProblemOptions options = TraceOptionsOf(problem.options);
   std::vector<std::string> names;
   for (const graph::CheckpointedModule& unit :
        WithCover(trace_problem, {}, {})) {
     names.push_back(trace_problem.trace->modules[unit.module].fqn);
   }
   if (!names.empty()) options.ac_units = std::move(names);
-  return BuildPlanningProblem(*problem.profile, *problem.tree, options,
-                              problem.trace);
+  return BuildTraceProblem(*problem.trace, *problem.profile, *problem.tree,
+                           options);
 }
 
 // Starts an offload search from plans, within limits.
 class Starts {
  public:
   // Keeps references to all arguments but the limits.
-  Starts(const PlanningProblem& problem, const solver::SearchLimits& limits,
+  Starts(const TraceProblem& problem, const solver::SearchLimits& limits,
          OffloadSearch& search)
-      : problem_(problem), limits_(limits), search_(search) {}
+      : problem_(problem), limits_(limits), search_(search), memo_(problem) {}
 
-  // Starts the search from a plan for a budget.
-  void From(int64_t budget_bytes) {
+  // Starts the search from a plan for a budget, unless that alone recomputes no less than
+  // the best plan costs.
+  void From(int64_t usable_bytes) {
     if (IsStopped()) return;
     solver::SearchLimits limits = solver::LeftOf(limits_, watch_.Seconds());
     limits.time_limit_s = std::min(limits.time_limit_s, kPlanSeconds);
+    limits.cut_off = search_.CostMs();
+    limits.gap = kPlanGap;
     const double before_ms = search_.CostMs();
-    const PlanAnswer answer =
-        PlanFor(problem_, budget_bytes, limits, KnownUnits());
-    if (!answer.plan.HasPlan()) return;
-    search_.Start(answer.units.modules);
-    if (search_.CostMs() < before_ms) best_bytes_ = budget_bytes;
+    const TraceSolution solution =
+        SolveTraceProblem(problem_, usable_bytes, limits, {}, {.memo = &memo_});
+    const bool has_plan = solution.status == solver::SearchStatus::kOptimal ||
+                          solution.status == solver::SearchStatus::kFeasible;
+    if (!has_plan) return;
+    search_.Start(solution.modules);
+    if (search_.CostMs() < before_ms) best_bytes_ = usable_bytes;
   }
 
   bool IsStopped() const {
@@ -91,9 +99,10 @@ class Starts {
   int64_t best_bytes() const { return best_bytes_; }
 
  private:
-  const PlanningProblem& problem_;
+  const TraceProblem& problem_;
   const solver::SearchLimits limits_;
   OffloadSearch& search_;
+  PolicyMemo memo_;
   const solver::Stopwatch watch_;
   int64_t best_bytes_ = 0;
 };
@@ -164,7 +173,6 @@ Plan WithOffload(const PlanningProblem& problem, Plan plan,
   solver::SearchLimits remaining_limits = limits;
   remaining_limits.time_limit_s =
       std::min(kMostSeconds, remaining_limits.time_limit_s);
-  remaining_limits.gap = 0;
   const solver::Stopwatch watch;
   const auto is_stopped = [&] {
     return watch.Seconds() > remaining_limits.time_limit_s ||
@@ -186,10 +194,11 @@ Plan WithOffload(const PlanningProblem& problem, Plan plan,
     search.StartFromCovers();
     const int64_t fitting = plan.minimum_budget_bytes.value_or(
         plan.fitting_budget_bytes.value_or(plan.budget_bytes));
-    const PlanningProblem of_cover = OfCover(problem, *trace_problem);
+    const TraceProblem of_cover = OfCover(problem, *trace_problem);
     Starts starts(of_cover, remaining_limits, search);
-    StartFromPlans(starts, std::max(fitting, plan.budget_bytes),
-                   problem.unplanned_peak_bytes + plan.reserve_bytes);
+    StartFromPlans(starts,
+                   std::max(fitting, plan.budget_bytes) - plan.reserve_bytes,
+                   problem.unplanned_peak_bytes);
     search.Improve();
   } catch (const solver::Stopped&) {
     // The search keeps its best plan.

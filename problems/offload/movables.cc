@@ -1,6 +1,7 @@
 #include "problems/offload/movables.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
 #include <set>
@@ -9,6 +10,7 @@
 
 #include "graph/trace/allocation.h"
 #include "graph/trace/link_time.h"
+#include "problems/offload/link_queue.h"
 
 // Offloading changes neither the steps nor their order. So one simulation with
 // everything offloaded tells, for each storage, when it would go and come, and
@@ -65,6 +67,17 @@ graph::IndexedVector<StorageId, OperatorId> LastWrites(const Trace& trace) {
   return last;
 }
 
+// Returns whether units offload a movable.
+bool IsOffloaded(const Movable& movable,
+                 const std::vector<CheckpointedModule>& units) {
+  const CheckpointedModule& unit = units[movable.unit];
+  if (movable.is_argument) {
+    return std::ranges::find(unit.offloaded_arguments, movable.place) !=
+           unit.offloaded_arguments.end();
+  }
+  return unit.decisions[movable.place] == OperatorDecision::kOffload;
+}
+
 class Choice {
  public:
   explicit Choice(const OffloadQuestion& question)
@@ -73,8 +86,15 @@ class Choice {
         begins_ms_(
             graph::BeginsOfSteps(*question.problem.trace, question.moved_run)),
         live_(question.saved_run.live_bytes),
-        moves_(use_.storages.size(), false) {
+        queue_(begins_ms_, use_, question.limits.rates) {
     choice_.is_chosen.assign(question.movables.size(), false);
+    if (question.first_units == nullptr) return;
+    for (const MovableId m : question.movables.ids()) {
+      if (IsOffloaded(question.movables[m], *question.first_units)) {
+        Move(m, true);
+      }
+    }
+    choice_.stall_ms = queue_.StallMs();
   }
 
   std::optional<OffloadChoice> Find() && {
@@ -85,21 +105,14 @@ class Choice {
           NextToMove(graph::IdAt<StepId>(most - live_.begin()));
       if (!next) return std::nullopt;
       Move(*next, true);
-      choice_.stall_ms = StallMs();
+      choice_.stall_ms = queue_.StallMs();
     }
     KeepWhatNeedNotGo();
-    choice_.stall_ms = StallMs();
+    choice_.stall_ms = queue_.StallMs();
     return std::move(choice_);
   }
 
  private:
-  bool IsAway(const Movable& movable, StepId step) const {
-    return std::ranges::any_of(movable.moved_storages, [&](MovedId k) {
-      return use_.storages[k].away_begin <= step &&
-             step < use_.storages[k].away_end;
-    });
-  }
-
   int64_t BytesAt(const Movable& movable, StepId step) const {
     int64_t bytes = 0;
     for (const MovedId k : movable.moved_storages) {
@@ -111,16 +124,15 @@ class Choice {
     return bytes;
   }
 
-  double StallMs() const {
-    return graph::TimeOnLink(begins_ms_, use_, moves_, question_.limits.rates)
-        .stall_ms;
-  }
-
-  bool FitsHost() const {
+  // Returns whether the host has room for what moves and a movable.
+  bool FitsHostWith(const Movable& movable) const {
     if (question_.limits.host_memory_bytes >= use_.host_peak_bytes) return true;
+    const std::vector<MovedId>& more = movable.moved_storages;
     int64_t bytes = 0;
     for (const graph::OffloadEvent& event : use_.events) {
-      if (!moves_[event.storage]) continue;
+      const bool moves = queue_.Moves(event.storage) ||
+                         std::ranges::find(more, event.storage) != more.end();
+      if (!moves) continue;
       using enum graph::OffloadEvent::Kind;
       const int64_t of_storage = use_.storages[event.storage].bytes;
       if (event.kind == kSend) bytes += of_storage;
@@ -130,48 +142,54 @@ class Choice {
     return true;
   }
 
-  void Mark(MovableId m, bool moves) {
-    for (const MovedId k : question_.movables[m].moved_storages)
-      moves_[k] = moves;
+  // Calls `visit` with each step that runs without a storage of a movable.
+  void VisitSteps(const Movable& movable, auto&& visit) {
+    for (const MovedId k : movable.moved_storages) {
+      const OffloadedStorage& storage = use_.storages[k];
+      const StepId end = std::min(storage.away_end, live_.end_id());
+      for (const StepId step : graph::IdRange(storage.away_begin, end)) {
+        visit(step, graph::AllocatedBytes(storage.bytes));
+      }
+    }
   }
 
   void Move(MovableId m, bool moves) {
-    Mark(m, moves);
+    const Movable& movable = question_.movables[m];
+    queue_.Set(movable.moved_storages, moves);
     choice_.is_chosen[m] = moves;
-    for (const MovedId k : question_.movables[m].moved_storages) {
-      const OffloadedStorage& storage = use_.storages[k];
-      const int64_t bytes = graph::AllocatedBytes(storage.bytes);
-      const StepId end = std::min(storage.away_end, live_.end_id());
-      for (const StepId step : graph::IdRange(storage.away_begin, end)) {
-        live_[step] += moves ? -bytes : bytes;
-      }
-    }
+    VisitSteps(movable, [&](StepId step, int64_t bytes) {
+      live_[step] += moves ? -bytes : bytes;
+    });
   }
 
   // Returns the movable that goes next to lower the bytes at a step.
   std::optional<MovableId> NextToMove(StepId step) {
+    // A heap, as few of them are looked at.
     std::vector<std::pair<int64_t, MovableId>> by_bytes;
     for (const MovableId m : question_.movables.ids()) {
-      const Movable& movable = question_.movables[m];
-      if (!choice_.is_chosen[m] && IsAway(movable, step)) {
-        by_bytes.emplace_back(-BytesAt(movable, step), m);
-      }
+      if (choice_.is_chosen[m]) continue;
+      const int64_t bytes = BytesAt(question_.movables[m], step);
+      if (bytes > 0) by_bytes.emplace_back(-bytes, m);
     }
-    std::ranges::sort(by_bytes);
+    std::ranges::make_heap(by_bytes, std::greater());
     std::optional<MovableId> next;
     double least = std::numeric_limits<double>::infinity();
-    int compared = 0;
-    for (const auto& [bytes, m] : by_bytes) {
-      if (++compared > kMostCompared) break;
-      Mark(m, true);
-      const double stall_ms = StallMs();
-      const bool may_go =
-          stall_ms <= question_.most_stall_ms + kNoWaitMs && FitsHost();
-      Mark(m, false);
-      if (!may_go) continue;
+    for (int k = 0; k < kMostCompared && !by_bytes.empty(); ++k) {
+      std::ranges::pop_heap(by_bytes, std::greater());
+      const auto [negative, m] = by_bytes.back();
+      by_bytes.pop_back();
+      const auto bytes = static_cast<double>(-negative);
+      // A longer wait changes nothing.
+      const double most_ms =
+          std::min(question_.most_stall_ms + kNoWaitMs,
+                   choice_.stall_ms + std::max(kNoWaitMs, least * bytes));
+      const Movable& movable = question_.movables[m];
+      const double stall_ms =
+          queue_.StallWithMs(movable.moved_storages, most_ms);
+      if (stall_ms > most_ms || !FitsHostWith(movable)) continue;
       const double more_ms = stall_ms - choice_.stall_ms;
       if (more_ms <= kNoWaitMs) return m;
-      const double share = more_ms / static_cast<double>(-bytes);
+      const double share = more_ms / bytes;
       if (share < least) {
         least = share;
         next = m;
@@ -181,11 +199,19 @@ class Choice {
   }
 
   void KeepWhatNeedNotGo() {
+    const int64_t budget = question_.budget_bytes;
+    // A step at which there is no room.
+    std::optional<StepId> full;
     for (const MovableId m : question_.movables.ids()) {
       if (!choice_.is_chosen[m]) continue;
+      const Movable& movable = question_.movables[m];
+      if (full && live_[*full] + BytesAt(movable, *full) > budget) continue;
       Move(m, false);
-      const bool fits = std::ranges::all_of(live_, [&](int64_t bytes) {
-        return bytes <= question_.budget_bytes;
+      bool fits = true;
+      VisitSteps(movable, [&](StepId step, int64_t) {
+        if (live_[step] <= budget) return;
+        fits = false;
+        full = step;
       });
       if (!fits) Move(m, true);
     }
@@ -195,7 +221,7 @@ class Choice {
   const graph::OffloadUse& use_;
   const graph::IndexedVector<StepId, double> begins_ms_;
   graph::IndexedVector<StepId, int64_t> live_;
-  graph::IndexedVector<MovedId, graph::Flag> moves_;
+  LinkQueue queue_;
   OffloadChoice choice_;
 };
 
@@ -238,6 +264,13 @@ graph::IndexedVector<StorageId, int> HoldersOf(
 }
 
 }  // namespace
+
+int64_t RoundingBytes(const Trace& trace) {
+  int64_t bytes = 0;
+  for (const graph::TraceStorage& storage : trace.storages)
+    bytes += graph::AllocatedBytes(storage.bytes) - storage.bytes;
+  return bytes;
+}
 
 std::vector<CheckpointedModule> WithAllOffloaded(
     const TraceProblem& problem, const std::vector<CheckpointedModule>& units) {

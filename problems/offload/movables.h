@@ -25,6 +25,9 @@ struct Movable {
 enum class MovableId : int32_t {};  // in a MovableList
 using MovableList = graph::IndexedVector<MovableId, Movable>;
 
+// Returns what the allocations of all storages have on top of their bytes.
+int64_t RoundingBytes(const graph::Trace& trace);
+
 // Returns the units with all offloaded that may be: operators whose storages a call
 // makes and keeps and which nothing writes to in place afterwards, and arguments that
 // the step makes and that no other call of a unit holds.
@@ -57,6 +60,9 @@ struct OffloadQuestion {
   int64_t budget_bytes;
   LinkLimits limits;
   double most_stall_ms;  // choices that wait longer are not wanted
+  // The choice begins with what these units offload, in the order of those of the
+  // movables; null: with nothing.
+  const std::vector<graph::CheckpointedModule>* first_units = nullptr;
 };
 
 // Returns a choice that keeps the budget and the limits, with little stall:

@@ -40,8 +40,7 @@ struct OffloadSearchQuestion {
 // refers to.
 class OffloadSearch {
  public:
-  explicit OffloadSearch(OffloadSearchQuestion question)
-      : question_(std::move(question)) {}
+  explicit OffloadSearch(OffloadSearchQuestion question);
 
   // Tries units that offload nothing, unchanged and together with more units
   // that keep all that they can (cover_units.h).
@@ -62,12 +61,23 @@ class OffloadSearch {
   }
 
  private:
+  // A choice of what moves begins with nothing or, if the units are those of the best plan
+  // with another policy, with what that moves.
+  enum class Choices { kAnew, kOfBest };
+
   // Makes the units, some of their results offloaded, the best plan if they are
   // better than it. Returns whether they are.
-  bool Try(const std::vector<graph::CheckpointedModule>& units);
+  bool Try(const std::vector<graph::CheckpointedModule>& units,
+           Choices choices = Choices::kAnew);
   bool ImproveUnit(graph::ModuleId module);
 
+  // Returns a time that the step waits at least, whatever moves: the bytes that it may not
+  // keep at a moment have been sent before.
+  double LeastStallMs(const graph::Simulation& saved_run) const;
+
   OffloadSearchQuestion question_;
+  int64_t rounding_bytes_ =
+      0;  // that allocations may have on top of what moves
   std::optional<OffloadPlan> best_;
 };
 

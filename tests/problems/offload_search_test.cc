@@ -15,6 +15,7 @@
 
 #include "graph/base/input_error.h"
 #include "graph/trace/link_time.h"
+#include "problems/ask.h"
 #include "problems/offload/least_offload.h"
 #include "problems/offload/movables.h"
 #include "problems/offload_bound.h"
@@ -109,8 +110,7 @@ double BoundOf(const TraceCase& c, const OffloadPlan& best,
   plan.status = PlanStatus::kFeasible;
   plan.recompute_ms = best.use.recompute_ms;
   plan.offload = PlanOffload{.stall_ms = best.stall_ms};
-  return WithOffloadBound(question, BuildFamilies(question), plan, limits, {})
-      .bound_ms;
+  return WithOffloadBound(BuildFamilies(question), plan, limits, {}).bound_ms;
 }
 
 // The search starts from every plan, so the best of all choices is the most

@@ -16,6 +16,7 @@ import resource
 import statistics
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 from acplan import AcplanError, Plan, PlannedModule, Trace, plan
@@ -82,28 +83,88 @@ def recomputed(data: dict[str, Any], arguments: tuple[int, ...]) -> Plan:
 
 def everything_moved(data: dict[str, Any]) -> Plan:
     """Returns the plan that moves the inputs of blocks, and all that autograd saves there."""
-    modules = []
-    for call in blocks_of(data):
-        kept_storages = {
-            saved["storage"]
-            for saved in data["saved"]
-            if call["start"] < saved["packed"] <= call["end"]
-        }
-        operators = []
-        for number in range(call["start"], call["end"]):
-            operator = data["operators"][number]
-            creates = set(operator["outputs"]) - set(operator["reads"])
-            name = operator["name"]
-            if operator.get("view"):
-                operators.append(Op(name, False))
-            elif creates & kept_storages:
-                operators.append(Op(name, True, offload=True))
-            else:
-                operators.append(Op(name, False, skip=True))
-        modules.append(
-            PlannedModule(_fqn(data, call), tuple(operators), offloaded_arguments=(0,))
+    return Plan(
+        tuple(_keeping_unit(data, call, lambda _: True, (0,)) for call in blocks_of(data))
+    )
+
+
+def fraction_moved(data: dict[str, Any], fraction: float) -> Plan:
+    """Returns the plan of Megatron-LM's fine-grained offload for all modules in a block, with
+    `activation_offload_fraction`.
+
+    A group is what autograd saves in a call of a module directly in a block, of tensors of
+    2**20 elements of two bytes or more. The last group of each module's name stays, and of
+    the others the last ones, so that the fraction moves. The rest is saved; nothing runs
+    again."""
+    blocks = blocks_of(data)
+    groups: list[tuple[str, set[int]]] = []
+    for call in data["calls"]:
+        if call["parent"] >= 0 and data["calls"][call["parent"]] in blocks:
+            large = {s for s in _saved_in(data, call) if _is_large(data["storages"][s])}
+            if large:
+                groups.append((_fqn(data, call).rpartition(".")[2], large))
+    last = {name: number for number, (name, _) in enumerate(groups)}
+    others = [group for number, group in enumerate(groups) if last[group[0]] != number]
+    staying = int(len(others) * (1 - fraction))
+    moved_storages = {
+        storage for _, large in others[: len(others) - staying] for storage in large
+    }
+    return Plan(
+        tuple(
+            _keeping_unit(
+                data,
+                block,
+                moved_storages.__contains__,
+                _places_of(data, block, moved_storages),
+            )
+            for block in blocks
         )
-    return Plan(tuple(modules))
+    )
+
+
+def _is_large(storage: dict[str, Any]) -> bool:
+    return storage["category"] == "activation" and storage["bytes"] >= 2 * 2**20
+
+
+def _places_of(
+    data: dict[str, Any], call: dict[str, Any], storages: set[int]
+) -> tuple[int, ...]:
+    """Returns the places of a call's arguments in some storages."""
+    argument_storages = [data["tensors"][tensor]["storage"] for tensor in call["arguments"]]
+    return tuple(
+        place for place, storage in enumerate(argument_storages) if storage in storages
+    )
+
+
+def _saved_in(data: dict[str, Any], call: dict[str, Any]) -> set[int]:
+    """Returns the storages of what autograd saves in a call."""
+    return {
+        saved["storage"]
+        for saved in data["saved"]
+        if call["start"] < saved["packed"] <= call["end"]
+    }
+
+
+def _keeping_unit(
+    data: dict[str, Any],
+    call: dict[str, Any],
+    moves: Callable[[int], bool],
+    arguments: tuple[int, ...],
+) -> PlannedModule:
+    """Returns the block as a unit that keeps all that autograd saves there."""
+    kept_storages = _saved_in(data, call)
+    operators = []
+    for operator in data["operators"][call["start"] : call["end"]]:
+        creates = set(operator["outputs"]) - set(operator["reads"])
+        name = operator["name"]
+        results = creates & kept_storages
+        if operator.get("view"):
+            operators.append(Op(name, False))
+        elif results:
+            operators.append(Op(name, True, offload=any(map(moves, results))))
+        else:
+            operators.append(Op(name, False, skip=True))
+    return PlannedModule(_fqn(data, call), tuple(operators), offloaded_arguments=arguments)
 
 
 def play(trace: Trace, setting_plan: Plan, rate: float) -> Played:
@@ -164,7 +225,10 @@ def compare(name: str, flags: Table, least: Table) -> list[float]:
         "blocks run again": recomputed(data, ()),
         "block inputs moved": recomputed(data, (0,)),
         "everything moved": everything_moved(data),
+        "Megatron, 50%": fraction_moved(data, 0.5),
+        "Megatron, 100%": fraction_moved(data, 1.0),
     }
+    alone_at: dict[int, Played | None] = {}
     for link, rate in _LINKS.items():
         for setting, setting_plan in settings.items():
             try:
@@ -173,7 +237,9 @@ def compare(name: str, flags: Table, least: Table) -> list[float]:
                 flags.add(name, link, setting, "refused")
                 continue
             ours = _best(trace, theirs.peak_bytes, offload=link)
-            alone = _best(trace, theirs.peak_bytes)
+            if theirs.peak_bytes not in alone_at:
+                alone_at[theirs.peak_bytes] = _best(trace, theirs.peak_bytes)
+            alone = alone_at[theirs.peak_bytes]
             cells = [f"{x:.3f}" for x in (theirs.recompute_ms, theirs.stall_ms)]
             if ours is not None:
                 cells += [str(theirs.host_bytes), f"{ours.recompute_ms:.3f}"]
