@@ -16,7 +16,8 @@ from acplan._device.devices import Device
 from acplan._files.plan_file import Plan
 from acplan._program.budgets import Budget
 from acplan._step.optimizers import OPTIMIZERS
-from acplan._trainers.titan_step import TitanStep, is_sharded
+from acplan._trainers.titan_pipeline import TitanPipeline, pipeline_of
+from acplan._trainers.titan_step import TitanStep, degree_of, is_sharded
 from acplan._trainers.trainer_step import TrainerStep, checkpoint_step, master_bytes
 
 # A function of the model's output and the labels.
@@ -35,7 +36,8 @@ class Policy:
         config.activation_checkpoint = acplan.torchtitan.Policy.from_config(config, "60GiB")
 
     torchtitan applies it at the place of its own: after the model is made (on the meta device),
-    before torch.compile and fully_shard. The first rank makes the plan.
+    before torch.compile and fully_shard. The first rank makes the plan; in a pipeline, the
+    first rank of each stage.
     """
 
     budget: Budget | None
@@ -75,24 +77,30 @@ class Policy:
         kind = "a configuration of torchtitan, with training and parallelism"
         require_attributes(config, "config", kind, "training parallelism")
         training, parallel = config.training, config.parallelism
-        whole_step = TitanStep(config) if is_sharded(parallel) else None
         ranks = dist.get_world_size() if dist.is_initialized() else 1
         size, length = (
             whole_number(getattr(training, name, None), name, 1)
             for name in ("local_batch_size", "seq_len")
         )
-        # Ranks that split products have the same batch.
-        batches = max(1, ranks // getattr(parallel, "tensor_parallel_degree", 1))
+        # Ranks that split products or sequences have the same batch.
+        parts, stages = degree_of(parallel, "context"), degree_of(parallel, "pipeline")
+        batches = max(1, ranks // (parts * stages * degree_of(parallel, "tensor")))
         micro, whole = size * batches, training.global_batch_size
+        accumulate = max(1, whole // micro) if whole > 0 else 1
+        whole_step = None
+        if is_sharded(parallel):
+            whole_step = TitanStep(config)
+            if stages > 1:
+                whole_step = pipeline_of(config, length // parts, accumulate)
         norm = getattr(training, "max_norm", None)
         if norm is not None and not isinstance(norm, (int, float)):
             raise AcplanError(f"max_norm: expected a number, found {norm!r}")
         return cls(
             budget,
             size,
-            length,
+            length // parts,
             _dtype(training.mixed_precision_param),
-            max(1, whole // micro) if whole > 0 else 1,
+            accumulate,
             _shards(parallel, ranks) if whole_step is None else 1,
             _optimizer(getattr(config, "optimizer", None)),
             float(norm) if norm else None,
@@ -150,16 +158,24 @@ class Policy:
         """Plans the step of the first rank as torchtitan shards it."""
         tokens = torch.zeros((self.batch, self.length), dtype=torch.long, device="meta")
         inputs = {name: tokens.clone() for name in ("tokens", "labels", "positions")}
+        loss: dict[str, Any] = (
+            {"schedule": whole_step.schedule, "rank": whole_step.leader}
+            if isinstance(whole_step, TitanPipeline)
+            else {"forward_fn": whole_step.loss_of(), "accumulate": self.accumulate}
+        )
         trace_options = {
-            "forward_fn": whole_step.loss_of(),
+            **loss,
             "optimizer": self.optimizer,
-            "accumulate": self.accumulate,
             "step_fn": whole_step.update,
             "mesh": {"world": dist.get_world_size()},
             "parallelize": whole_step.shard,
         }
         step = TrainerStep(
-            model, {**inputs, **(self.inputs or {})}, trace_options, traced=whole_step.make
+            model,
+            {**inputs, **(self.inputs or {})},
+            trace_options,
+            traced=whole_step.make,
+            leader=whole_step.leader,
         )
         return self._checkpointed(step)
 

@@ -8,6 +8,7 @@ the losses of 20 steps and the weights after them are those without a plan. It n
 
 import dataclasses
 import json
+import multiprocessing
 import os
 import pathlib
 import sys
@@ -27,12 +28,16 @@ _DTENSORS = {"spmd_backend": "partial_dtensor"}
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A debug model, the function of its configuration, and its degrees of parallelism."""
+    """A debug model, the function of its configuration, its degrees of parallelism, the number
+    of its layers (0: all), and the length and the number of the sequences of a process."""
 
     name: str
     package: str
     function: str
     degrees: dict[str, Any]
+    layers: int = 0
+    length: int = 128
+    batch: int = 2
 
 
 CASES = [
@@ -47,6 +52,29 @@ CASES = [
         "deepseek_v3",
         "deepseek_v3_debugmodel",
         {"expert_parallel_degree": 2, **_DTENSORS},
+    ),
+    Case(
+        "qwen3 with experts, fsdp x ep x tp",
+        "qwen3",
+        "qwen3_moe_debug",
+        {"expert_parallel_degree": 2, "tensor_parallel_degree": 2, **_DTENSORS},
+        layers=2,
+        length=64,
+    ),
+    Case(
+        "llama3, fsdp x cp",
+        "llama3",
+        "llama3_debugmodel",
+        {"context_parallel_degree": 2, **_DTENSORS},
+        layers=3,
+    ),
+    Case(
+        "llama3, fsdp x pp",
+        "llama3",
+        "llama3_debugmodel",
+        {"pipeline_parallel_degree": 2, "pipeline_parallel_schedule": "1F1B", **_DTENSORS},
+        layers=3,
+        batch=4,
     ),
     # The plan of least budget has no unit.
     Case(
@@ -64,9 +92,15 @@ def run(rank: int, folder: str, case: Case, budget: str, steps: int) -> None:
 
     os.chdir(folder)
     torchtitan_training.prepare(rank, _PROCESSES, f"file://{folder}/rendezvous")
+    if "context_parallel_degree" in case.degrees:
+        torchtitan_training.attention_on_cpu()
     config = torchtitan_training.config_of(case.package, case.function, steps)
+    config.training.seq_len, config.training.local_batch_size = case.length, case.batch
     for name, value in case.degrees.items():
         setattr(config.parallelism, name, value)
+    if case.layers:
+        model = config.model_spec.model
+        model.layers = model.layers[: case.layers]
     config.activation_checkpoint = None
     if budget:
         policy = acplan.torchtitan.Policy.from_config(config, budget, time_limit=2)
@@ -82,7 +116,10 @@ def results_of(case: Case, budget: str, steps: int = _STEPS) -> list[dict[str, A
         os.chdir(folder)
         torchtitan_training.write_assets()
         arguments = (folder, case, budget, steps)
-        torch.multiprocessing.spawn(run, arguments, nprocs=_PROCESSES)
+        multiprocessing.set_forkserver_preload(["torchtitan_loaded"])
+        torch.multiprocessing.start_processes(
+            run, arguments, nprocs=_PROCESSES, start_method="forkserver"
+        )
         paths = (pathlib.Path(folder, f"{rank}.json") for rank in range(_PROCESSES))
         return [json.loads(path.read_text()) for path in paths]
 

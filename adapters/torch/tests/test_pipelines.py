@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import acplan
 from acplan import AcplanError, Plan, PlannedModule
 from parallel_models import WIDTH, Block
-from parallel_pipelines import PipelineCase, Stage, mean_loss
+from parallel_pipelines import PipelineCase, Stage, mean_loss, pipeline_cases
 
 pytestmark = pytest.mark.skipif(
     not hasattr(PipelineStage, "_recv_meta"), reason="pipelines of this PyTorch are not traced"
@@ -80,6 +80,15 @@ def test_memory_with_a_plan_is_that_of_the_stage(schedule: str) -> None:
     verification = acplan.verify(make, plan, *args, trace=trace, **options)
     assert verification.first_difference() is None
     assert len(verification.measured) > len(trace.data["operators"])
+
+
+def test_a_sharded_stage_is_planned() -> None:
+    """A pass of 1F1B before the last forward pass gathers parameters, too."""
+    case = next(c for c in pipeline_cases(4) if c.name == "1F1B x fsdp")
+    args, kwargs = case.inputs(1, case.tokens_of(0))
+    make = functools.partial(case.make_on_meta_of, 1)
+    trace = acplan.trace(make, *args, **case.options_of(2), **kwargs, workspaces=False)
+    assert acplan.plan(trace, "min").modules
 
 
 class _Counting(TorchDispatchMode):

@@ -8,6 +8,7 @@ its functions of the device are stand-ins here, and attention is PyTorch's, as F
 has no backward pass on a CPU.
 """
 
+import contextlib
 import hashlib
 import importlib
 import json
@@ -21,21 +22,23 @@ from typing import Any
 import torch
 import torch._utils
 import torch.distributed
+import torch.nn.functional as F
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.pipelining import schedules
 from torch.distributed.tensor import DTensor
 
 import acplan
+from parallel_attention import kernels_on_cpu
 
 _STEPS = 3
 _LENGTH = 128
 _WORDS = 62
 
 
-def prepare(rank: int = 0, world_size: int = 1, init_method: str = "") -> None:
-    """Replaces what torchtitan asks an accelerator, a nightly build of PyTorch, and NCCL
-    for."""
+def stand_in_for_a_device() -> None:
+    """Replaces what torchtitan asks an accelerator for, before it is imported."""
     device = types.SimpleNamespace(
         set_device=lambda device: None,
         current_device=lambda: 0,
@@ -49,6 +52,12 @@ def prepare(rank: int = 0, world_size: int = 1, init_method: str = "") -> None:
     )
     torch._utils._get_available_device_type = lambda: "cpu"
     torch._utils._get_device_module = lambda name: device
+
+
+def prepare(rank: int = 0, world_size: int = 1, init_method: str = "") -> None:
+    """Replaces what torchtitan asks an accelerator, a nightly build of PyTorch, and NCCL
+    for."""
+    stand_in_for_a_device()
     if not hasattr(torch.distributed, "set_timeout"):
         torch.distributed.set_timeout = lambda timeout, group: None
     place = {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank)}
@@ -69,7 +78,55 @@ def prepare(rank: int = 0, world_size: int = 1, init_method: str = "") -> None:
         module.set_force_sum_reduction_for_comms(True)
 
     FSDPModule.set_gradient_divide_factor = set_factor_of_sum  # type: ignore[method-assign]  # for gloo
+    take_microbatches()
     torch.set_num_threads(1)
+
+
+def take_microbatches() -> None:
+    """Lets schedules take lists of microbatches, as those of a nightly build of PyTorch do."""
+    for kind in (schedules.PipelineScheduleSingle, schedules.PipelineScheduleMulti):
+        kind.step = _stepping(kind.step)  # type: ignore[method-assign]  # for good
+
+
+def _stepping(plain: Any) -> Any:
+    def step(self: Any, *args: Any, kwarg_mbs: Any = None, **options: Any) -> Any:
+        if kwarg_mbs is None:
+            return plain(self, *args, **options)
+        stages = self._stages if hasattr(self, "_stages") else [self._stage]
+        for stage in stages:
+            stage.has_backward = self._has_backward
+            stage.clear_runtime_states()
+        return self._step_microbatches(kwarg_mbs=kwarg_mbs, **options)
+
+    return step
+
+
+def attention_on_cpu() -> None:
+    """Lets attention run, from now on, the operators of a GPU that ring attention needs."""
+
+    def attention(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *,
+        scale: float | None = None,
+        is_causal: bool = False,
+        enable_gqa: bool = False,
+    ) -> torch.Tensor:
+        assert query.shape[1] == key.shape[1]  # the kernel has no groups of heads
+        efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+        out: torch.Tensor = efficient(
+            query, key, value, None, True, 0.0, is_causal, scale=scale
+        )[0]
+        return out
+
+    stack = contextlib.ExitStack()
+    stack.enter_context(kernels_on_cpu())
+    _for_good.append(stack)
+    F.scaled_dot_product_attention = attention
+
+
+_for_good: list[contextlib.ExitStack] = []
 
 
 def write_assets() -> None:
@@ -132,7 +189,7 @@ def train(config: Any) -> dict[str, Any]:
 
     trainer.metrics_processor.log = note
     trainer.train()
-    (model,) = trainer.model_parts
+    model = torch.nn.ModuleList(trainer.model_parts)
     digest = hashlib.sha256()
     for weight in model.parameters():
         weight = weight.detach()

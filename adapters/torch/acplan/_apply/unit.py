@@ -59,6 +59,9 @@ class Unit(CheckpointWrapper):
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__(module)
+        # torchtitan halves the tokens of experts in layers with this attribute, as a plain
+        # checkpoint counts them twice. A unit counts once.
+        del self.checkpoint_impl
         self._parameters = module._parameters
         self.training = module.training
         # The name of the plan's unit, and whether it is strict. No module has attributes of

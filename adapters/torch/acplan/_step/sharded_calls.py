@@ -159,7 +159,8 @@ class ShardedCalls:
         def pre_backward(*args: Any, **kwargs: Any) -> None:
             times.clear()
             plain[0](*args, **kwargs)
-            if not times:
+            # As in module_calls.py, passes of a pipeline before the last forward do not count.
+            if not times or log.is_forward:
                 return
             begin, end = times[0], times[1] if len(times) > 1 else log.now
             for number, _ in self._calls.get(index, ()):

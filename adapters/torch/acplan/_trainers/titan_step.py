@@ -10,33 +10,32 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._python_dispatch import _disable_current_modes
 
+from acplan._base.arguments import whole_number
 from acplan._base.errors import AcplanError
 
-# Degrees by which torchtitan is parallel beyond data, and the reasons of those not planned.
-_TRACED = ("tensor_parallel_degree", "expert_parallel_degree")
-# Degrees of which one alone is planned.
-_EXCLUSIVE = ("expert_parallel_degree", "tensor_parallel_degree")
-_REFUSED = {
-    "pipeline_parallel_degree": "each stage is planned by acplan.trace(schedule=...)",
-    "context_parallel_degree": "the trainer splits sequences outside of what is traced",
-}
+# Kinds of parallelism beyond data.
+_KINDS = ("tensor", "expert", "context", "pipeline")
 
 
 def is_sharded(parallelism: Any) -> bool:
     """Returns whether a configuration is parallel beyond data. Refuses what is not planned."""
-    for name, reason in _REFUSED.items():
-        degree = getattr(parallelism, name, 1)
-        if degree > 1:
-            raise AcplanError(f"{name}: expected 1, found {degree}: {reason}")
-    if all(getattr(parallelism, name, 1) > 1 for name in _EXCLUSIVE):
+    degrees = {kind: degree_of(parallelism, kind) for kind in _KINDS}
+    if degrees["pipeline"] > 1 and degrees["tensor"] > 1:
         raise AcplanError(
-            f"{_EXCLUSIVE[0]}: expected 1 with {_EXCLUSIVE[1]}, found both above 1: losses "
-            "with a plan were not those without one, for a reason that is not known"
+            f"pipeline_parallel_degree: expected 1 with tensor_parallel_degree "
+            f"{degrees['tensor']}, found {degrees['pipeline']}: stages then send DTensors, "
+            "whose shapes a trace does not know"
         )
-    return any(getattr(parallelism, name, 1) > 1 for name in _TRACED)
+    return any(degree > 1 for degree in degrees.values())
 
 
-def _part(name: str) -> Any:
+def degree_of(parallelism: Any, kind: str) -> int:
+    """Returns the number of ranks among which a kind of parallelism splits."""
+    name = f"{kind}_parallel_degree"
+    return whole_number(getattr(parallelism, name, 1), name, 1)
+
+
+def part_of_torchtitan(name: str) -> Any:
     """Returns a module of torchtitan, which need not be installed otherwise."""
     return importlib.import_module(f"torchtitan.{name}")
 
@@ -48,34 +47,45 @@ class TitanStep:
     def __init__(self, config: Any) -> None:
         self._config = config
 
+    @property
+    def leader(self) -> int | None:
+        """The rank that makes the plan of this process, or None if one does for all."""
+        return None
+
     def __deepcopy__(self, _: Any) -> "TitanStep":
         # The configuration has a policy that has this step.
         return self
 
     def make(self) -> torch.nn.Module:
         """Returns the whole model on the meta device."""
-        dtype = _part("config").TORCH_DTYPE_MAP[self._config.training.dtype]
-        with torch.device("meta"), _part("tools.utils").set_default_dtype(dtype):
+        dtype = part_of_torchtitan("config").TORCH_DTYPE_MAP[self._config.training.dtype]
+        with torch.device("meta"), part_of_torchtitan("tools.utils").set_default_dtype(dtype):
             model: torch.nn.Module = self._config.model_spec.model.build()
         return model
 
     def shard(self, model: torch.nn.Module, _: DeviceMesh) -> None:
         """Shards the model in place, without checkpoints and compilation."""
+        self._shard(model, self.dims())
+
+    def _shard(self, model: torch.nn.Module, dims: Any) -> None:
+        self._config.model_spec.parallelize_fn(model, **self.options(dims))
+
+    def options(self, dims: Any) -> dict[str, Any]:
+        """Returns the options of torchtitan's functions that shard, on these meshes."""
         config = self._config
         compile_config = copy.copy(config.compile)
         compile_config.enable = False
-        config.model_spec.parallelize_fn(
-            model,
-            parallel_dims=self._dims(),
-            training=config.training,
-            parallelism=config.parallelism,
-            compile_config=compile_config,
-            ac_config=None,
-            dump_folder="",
-        )
+        return {
+            "parallel_dims": dims,
+            "training": config.training,
+            "parallelism": config.parallelism,
+            "compile_config": compile_config,
+            "ac_config": None,
+            "dump_folder": "",
+        }
 
-    def _dims(self) -> Any:
-        kind = _part("distributed.parallel_dims").ParallelDims
+    def dims(self) -> Any:
+        kind = part_of_torchtitan("distributed.parallel_dims").ParallelDims
         # Meshes compute with tensors that must have values.
         dims = kind.from_config(self._config.parallelism, dist.get_world_size())
         with _disable_current_modes():
@@ -94,14 +104,14 @@ class TitanStep:
         parameters = [*model.parameters()]
         is_split = self._config.parallelism.expert_parallel_degree > 1
         norm = self._config.training.max_norm
-        clip = _part("distributed.utils").clip_grad_norm_
+        clip = part_of_torchtitan("distributed.utils").clip_grad_norm_
         clip(parameters, norm, foreach=True, ep_enabled=is_split)
         optimizer.step()
         optimizer.zero_grad()
 
     def loss_of(self) -> Callable[..., torch.Tensor]:
         """Returns the function of the model and its inputs that returns the trainer's loss."""
-        chunked = _part("components.loss").ChunkedLossWrapper
+        chunked = part_of_torchtitan("components.loss").ChunkedLossWrapper
         loss = self._config.loss.build(compile_config=None)
 
         def forward(

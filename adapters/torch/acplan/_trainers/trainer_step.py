@@ -45,6 +45,8 @@ class TrainerStep:
     # The model to trace, or the function that makes it, if it is another one.
     traced: Any = None
     logger: logging.Logger = logging.getLogger("acplan")
+    # The rank that makes the plan of this one, if that is not the first of all.
+    leader: int | None = None
 
 
 def checkpoint_step(
@@ -82,7 +84,7 @@ def checkpoint_step(
             return to_plan.plan(budget, device, plan_options, verify=verify)
 
     with warnings_collected() as warnings:
-        shared_plan = made_once(make)
+        shared_plan = made_once(make, step.leader)
     planned_model = apply(step.model, shared_plan, param_dtype=step.param_dtype)
     assert planned_model is step.model  # traced with forward_fn, it is no unit
     refused = log_refused(warnings)
