@@ -217,9 +217,11 @@ class Rank:
         return init_device_mesh("cpu", sizes, mesh_dim_names=tuple(self.case.mesh))
 
     def model(self, plan: acplan.Plan | None) -> nn.Module:
-        case, mesh = self.case, self.mesh
         torch.manual_seed(0)
-        model = case.make()
+        return self._parallel(self.case.make(), plan)
+
+    def _parallel(self, model: nn.Module, plan: acplan.Plan | None) -> nn.Module:
+        case, mesh = self.case, self.mesh
         # Training splits products and experts first, then applies the plan, then calls
         # fully_shard.
         is_split = "tp" in case.mesh or "ep" in case.mesh
@@ -374,12 +376,7 @@ class StageRank(Rank):
 
     def model(self, plan: acplan.Plan | None) -> nn.Module:
         torch.manual_seed(0)
-        model = self.case.make_stages(self.place)
-        if plan is not None:
-            model = acplan.apply(model, plan, strict=True)
-        for function in self.case.functions:
-            function(model, self.mesh)
-        return model
+        return self._parallel(self.case.make_stages(self.place), plan)
 
     def tokens(self) -> torch.Tensor:
         return self.case.tokens_of(0)
