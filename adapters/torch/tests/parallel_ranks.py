@@ -48,7 +48,7 @@ from parallel_models import (
     synchronised_last,
     tensor_parallel,
 )
-from parallel_pipelines import IN_PARTS, PipelineCase, pipeline_cases
+from parallel_pipelines import IN_PARTS, PipelineCase, nested_shards, pipeline_cases
 from rank import leave
 from run_events import resizes_noted
 
@@ -486,9 +486,11 @@ def whole_layers(trace: acplan.Trace) -> acplan.Plan:
 
 def _plans_of_stage(rank: StageRank) -> list[acplan.Plan]:
     """Returns the plan of least memory, or the first block of each stage where none needs less
-    than the step does; and all blocks."""
+    than the step does; and all blocks. In place of blocks around a shard of its own, the plans
+    have those shards."""
+    unit = ".mlp" if nested_shards in rank.case.functions else ""
     blocks = [
-        f"ModuleList.{stage}.blocks.{block}"
+        f"ModuleList.{stage}.blocks.{block}{unit}"
         for block in range(2)
         for stage in range(len(rank.case.stages_of(rank.place)))
     ]

@@ -18,7 +18,7 @@ import acplan
 from acplan import AcplanError, Plan, PlannedModule
 from parallel_actions import actions_in_v
 from parallel_models import WIDTH, Block
-from parallel_pipelines import OWN, PipelineCase, Stage, mean_loss
+from parallel_pipelines import OWN, PipelineCase, Stage, mean_loss, pipeline_cases
 
 pytestmark = pytest.mark.skipif(
     not hasattr(PipelineStage, "_recv_meta"), reason="pipelines of this PyTorch are not traced"
@@ -113,6 +113,19 @@ def test_memory_with_a_plan_is_that_of_the_stage(schedule: str) -> None:
     verification = acplan.verify(make, plan, *args, trace=trace, **options)
     assert verification.first_difference() is None
     assert len(verification.measured) > len(trace.data["operators"])
+
+
+@pytest.mark.parametrize("name", ["1F1B x fsdp", "1F1B x tp", "1F1B x nested fsdp"])
+def test_memory_with_a_plan_is_that_of_a_stage_on_several_ranks(name: str) -> None:
+    (case,) = (case for case in pipeline_cases(4) if case.name == name)
+    args, kwargs = case.inputs(1, case.tokens_of(0))
+    make: Any = functools.partial(case.make_on_meta_of, 1)
+    options = {**case.options_of(2), **kwargs, "workspaces": False}
+    trace = acplan.trace(make, *args, **options)
+    names = ["0.mlp", "1.attention"] if "nested" in name else ["0", "1.mlp"]
+    plan = Plan(tuple(PlannedModule(f"ModuleList.0.blocks.{name}") for name in names))
+    verification = acplan.verify(make, plan, *args, trace=trace, **options)
+    assert verification.first_difference() is None
 
 
 class _Counting(TorchDispatchMode):
