@@ -121,8 +121,8 @@ def test_today_stands_beside_the_proposal() -> None:
         ["0", "3"], ["1", "1"], ["2", "2"], ["0", "1"], ["1", "3"], ["2", "2"],
     ]  # fmt: skip
     assert lines[0] == "today" and lines[6] == "proposed"
-    assert lines[5].startswith("rank 0 is the slowest, 1.6")
-    assert lines[-1].startswith("no split takes less than 0.97 ms")
+    assert lines[5] == f"rank 0 is the slowest, {_ms(0, 3, 6_000_000):.2f} ms"
+    assert lines[-1].startswith(f"no split takes less than {_ms(0, 1, 6_000_000):.2f} ms")
 
 
 def _fails(rank: int, count: int) -> Any:
