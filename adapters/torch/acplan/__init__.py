@@ -8,6 +8,7 @@ from acplan._base.needs_torch import require_torch
 require_torch()
 
 # ruff: noqa: E402 - the imports need PyTorch
+from acplan._advise.balance import Balance, RankTime, balance_stages
 from acplan._advise.best_batch import BestBatch, best_batch
 from acplan._advise.explain import Explanation, explain
 from acplan._advise.fits import Fit, Fits, Miss
@@ -68,6 +69,7 @@ __all__ = [
     "OPTIMIZERS",
     "AcplanError",
     "Audit",
+    "Balance",
     "BatchTable",
     "BestBatch",
     "BudgetAudit",
@@ -93,6 +95,7 @@ __all__ = [
     "PlannedOperator",
     "Profile",
     "ProfiledDevice",
+    "RankTime",
     "Regret",
     "StepPlan",
     "TableVerification",
@@ -103,6 +106,7 @@ __all__ = [
     "apply",
     "audit",
     "auto_checkpoint",
+    "balance_stages",
     "best_batch",
     "calibrate",
     "compare",

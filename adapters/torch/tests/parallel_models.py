@@ -126,7 +126,13 @@ def tensor_parallel(sequence: bool = True, loss: bool = False, mlp: bool = True)
                 input_layouts=between, output_layouts=layouts, use_local_output=not loss
             ),
         }
-        parallelize_module(model, tp, of_model | norm)
+        # A stage of a pipeline may lack some of these.
+        parts = {
+            name: style
+            for name, style in (of_model | norm).items()
+            if not isinstance(getattr(model, name, nn.Identity()), nn.Identity)
+        }
+        parallelize_module(model, tp, parts)
         columns = ["attention.q", "attention.k", "attention.v", *(["mlp.a"] if mlp else [])]
         of_block: dict[str, Any] = dict.fromkeys(columns, ColwiseParallel())
         for name in ("attention.o", *(["mlp.b"] if mlp else [])):

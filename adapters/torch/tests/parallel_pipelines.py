@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import pathlib
+import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,13 +13,20 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
+from torch.distributed.pipelining.schedules import (
+    PipelineScheduleMulti,
+    _PipelineScheduleRuntime,
+    get_schedule_class,
+)
 
-from parallel_models import WIDTH, Block, Case
+from parallel_actions import actions_in_v, csv_text, with_early_receives
+from parallel_models import WIDTH, Block, Case, tensor_parallel
 
-_IN_V = ("ZBVZeroBubble", "DualPipeV")
+# The schedule of a user's own actions.
+OWN = "_PipelineScheduleRuntime"
+IN_V = ("ZBVZeroBubble", "DualPipeV", OWN)
 # Their backward passes come in two parts.
-IN_PARTS = ("InterleavedZeroBubble", *_IN_V)
+IN_PARTS = ("InterleavedZeroBubble", *IN_V)
 _BATCH = 2
 
 
@@ -49,9 +58,13 @@ class PipelineCase(Case):
 
     schedule: str = ""
     microbatches: int = 4
+    # The format of a file of the user's actions: "compute_only" or "compute_comms".
+    actions: str = ""
 
     @property
     def schedule_class(self) -> Any:
+        if self.actions:
+            return _PipelineScheduleRuntime
         return get_schedule_class(self.schedule)
 
     @property
@@ -65,7 +78,7 @@ class PipelineCase(Case):
         ranks, count = self.mesh["pp"], self.stage_count
         if count == ranks:
             return [rank]
-        return [rank, count - 1 - rank if self.schedule in _IN_V else rank + ranks]
+        return [rank, count - 1 - rank if self.schedule in IN_V else rank + ranks]
 
     def make_stages(self, rank: int) -> nn.Module:
         count = self.stage_count
@@ -102,7 +115,8 @@ class PipelineCase(Case):
         """Returns the schedule of a rank's stages."""
         pp = mesh["pp"]
         device = torch.device(mesh.device_type)
-        shape = (_BATCH, self.length, WIDTH)
+        # Between stages under tensor parallelism, sequences are split.
+        shape = (_BATCH, self.length // self.mesh.get("tp", 1), WIDTH)
         stages = [
             PipelineStage(
                 part,
@@ -115,9 +129,21 @@ class PipelineCase(Case):
             for part, index in zip(model, self.stages_of(pp.get_local_rank()), strict=True)
         ]
         is_one = self.stage_count == self.mesh["pp"]
-        return self.schedule_class(
+        schedule = self.schedule_class(
             stages[0] if is_one else stages, self.microbatches, loss_fn=mean_loss
         )
+        if self.actions:
+            self._load_actions(schedule)
+        return schedule
+
+    def _load_actions(self, schedule: Any) -> None:
+        actions = actions_in_v(self.mesh["pp"], self.microbatches)
+        if self.actions == "compute_comms":
+            actions = with_early_receives(actions, self.microbatches)
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "actions.csv")
+            path.write_text(csv_text(actions))
+            schedule._load_csv(str(path), format=self.actions)
 
     def tokens_of(self, number: int) -> torch.Tensor:
         numbers = torch.Generator().manual_seed(number)
@@ -143,6 +169,20 @@ def sharded_stages(model: nn.Module, mesh: DeviceMesh) -> None:
             fully_shard(module, mesh=mesh["dp"])
 
 
+def nested_shards(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Shards the MLP of every block by itself, as experts are, then the same as above."""
+    for stage in model.children():
+        for block in stage.get_submodule("blocks").children():
+            fully_shard(block.get_submodule("mlp"), mesh=mesh["dp"])
+    sharded_stages(model, mesh)
+
+
+def split_stages(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Splits the products of the stages, and the sequence between them, over "tp"."""
+    for stage in model.children():
+        tensor_parallel()(stage, mesh)
+
+
 def pipeline_cases(world_size: int) -> list[PipelineCase]:
     """Returns the cases for so many processes."""
     cases = [
@@ -155,10 +195,17 @@ def pipeline_cases(world_size: int) -> list[PipelineCase]:
         )
         for name in SCHEDULES
     ]
-    mesh = {"pp": 2, "dp": world_size // 2}
+    cases += [
+        PipelineCase(name, {"pp": world_size}, [], schedule=OWN, actions=form)
+        for name, form in (("CSV", "compute_only"), ("CSV with sends", "compute_comms"))
+    ]
     if world_size > 2:
+        dp, tp = ({"pp": 2, name: world_size // 2} for name in ("dp", "tp"))
+        names = ("1F1B", "Interleaved1F1B", "ZBVZeroBubble")
         cases += [
-            PipelineCase(f"{name} x fsdp", mesh, [sharded_stages], schedule=name)
-            for name in ("1F1B", "Interleaved1F1B", "ZBVZeroBubble")
+            PipelineCase(f"{name} x {kind}", mesh, [function], schedule=name)
+            for kind, mesh, function in (("fsdp", dp, sharded_stages), ("tp", tp, split_stages))
+            for name in names
         ]
+        cases.append(PipelineCase("1F1B x nested fsdp", dp, [nested_shards], schedule="1F1B"))
     return cases

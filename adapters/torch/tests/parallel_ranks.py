@@ -48,7 +48,7 @@ from parallel_models import (
     synchronised_last,
     tensor_parallel,
 )
-from parallel_pipelines import IN_PARTS, PipelineCase, pipeline_cases
+from parallel_pipelines import IN_PARTS, PipelineCase, nested_shards, pipeline_cases
 from rank import leave
 from run_events import resizes_noted
 
@@ -217,9 +217,11 @@ class Rank:
         return init_device_mesh("cpu", sizes, mesh_dim_names=tuple(self.case.mesh))
 
     def model(self, plan: acplan.Plan | None) -> nn.Module:
-        case, mesh = self.case, self.mesh
         torch.manual_seed(0)
-        model = case.make()
+        return self._parallel(self.case.make(), plan)
+
+    def _parallel(self, model: nn.Module, plan: acplan.Plan | None) -> nn.Module:
+        case, mesh = self.case, self.mesh
         # Training splits products and experts first, then applies the plan, then calls
         # fully_shard.
         is_split = "tp" in case.mesh or "ep" in case.mesh
@@ -374,12 +376,7 @@ class StageRank(Rank):
 
     def model(self, plan: acplan.Plan | None) -> nn.Module:
         torch.manual_seed(0)
-        model = self.case.make_stages(self.place)
-        if plan is not None:
-            model = acplan.apply(model, plan, strict=True)
-        for function in self.case.functions:
-            function(model, self.mesh)
-        return model
+        return self._parallel(self.case.make_stages(self.place), plan)
 
     def tokens(self) -> torch.Tensor:
         return self.case.tokens_of(0)
@@ -489,9 +486,11 @@ def whole_layers(trace: acplan.Trace) -> acplan.Plan:
 
 def _plans_of_stage(rank: StageRank) -> list[acplan.Plan]:
     """Returns the plan of least memory, or the first block of each stage where none needs less
-    than the step does; and all blocks."""
+    than the step does; and all blocks. In place of blocks around a shard of its own, the plans
+    have those shards."""
+    unit = ".mlp" if nested_shards in rank.case.functions else ""
     blocks = [
-        f"ModuleList.{stage}.blocks.{block}"
+        f"ModuleList.{stage}.blocks.{block}{unit}"
         for block in range(2)
         for stage in range(len(rank.case.stages_of(rank.place)))
     ]

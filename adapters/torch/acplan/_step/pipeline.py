@@ -48,6 +48,7 @@ class Pipeline:
             _receive_nothing(stage)
         if not schedule._has_backward:
             raise AcplanError("schedule: expected one with a loss_fn, found one without")
+        _require_actions(schedule)
         schedule._warmup_p2p = _warm_up
         return cls(function, mesh, schedule)
 
@@ -83,8 +84,14 @@ class Pipeline:
             if remaining == 0:
                 end_forward()
 
-        with set_attribute(schedule, "_maybe_compute_loss", compute_loss), _sends_held():
+        with_count = set_attribute(schedule, "_maybe_compute_loss", compute_loss)
+        with with_count, _sends_held(), _refusals_told():
             schedule.step(*args, **kwargs)
+        if remaining:
+            raise AcplanError(
+                "schedule: expected a forward pass of each microbatch and stage that calls "
+                f"_maybe_compute_loss, found {remaining} without: custom functions do not"
+            )
 
     def buffers(self) -> list[torch.Tensor]:
         """Returns the tensors into which the stages receive."""
@@ -149,6 +156,43 @@ def _stages_of(schedule: Any) -> Sequence[Any]:
         "schedule: expected a function that returns a schedule of "
         f"torch.distributed.pipelining, found {type(schedule).__name__}"
     )
+
+
+def _require_actions(schedule: Any) -> None:
+    """Refuses a schedule of a user's own actions if they are not those of its stages."""
+    from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+
+    if not isinstance(schedule, _PipelineScheduleRuntime):
+        return
+    rows = getattr(schedule, "pipeline_order_with_comms", None)
+    if rows is None:
+        raise AcplanError(
+            f"schedule: expected a {type(schedule).__name__} with actions, found none: call "
+            "its _load_csv"
+        )
+    actions = [part for one in rows[schedule.rank] for part in one.sub_actions or (one,)]
+    of_actions = sorted({action.stage_index for action in actions})
+    of_rank = sorted(stage.stage_index for stage in schedule._stages)
+    if of_actions != of_rank:
+        raise AcplanError(
+            f"schedule: expected actions of the stages of rank {schedule.rank}, {of_rank}, "
+            f"found those of {of_actions}"
+        )
+
+
+@contextlib.contextmanager
+def _refusals_told() -> Iterator[None]:
+    """Raises, for an assertion of PyTorch's schedules on their actions, an error in a line."""
+    try:
+        yield
+    except AssertionError as error:
+        last = error.__traceback__
+        while last is not None and last.tb_next is not None:
+            last = last.tb_next
+        name = None if last is None else last.tb_frame.f_globals.get("__name__")
+        if name != "torch.distributed.pipelining.schedules":
+            raise
+        raise AcplanError(f"schedule: {str(error).splitlines()[0]}") from error
 
 
 def _warm_up(stages: Sequence[Any], *_: object) -> None:

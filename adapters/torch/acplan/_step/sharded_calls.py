@@ -143,10 +143,12 @@ class ShardedCalls:
     def _add(self, index: int, number: int, outer_calls: list[int]) -> None:
         calls = self._calls.setdefault(index, [])
         calls.append((number, outer_calls))
-        # Whose parameters are gathered in backward is not known.
+        # The call whose parameters are gathered in backward is not known.
         if len(calls) > 1:
-            for _, units in calls:
+            for place, units in calls:
                 self._refuse(units)
+                call = self._log.calls[place]
+                call.gather_begin = call.gather_end = None
 
     @contextlib.contextmanager
     def _group_watched(self, index: int, group: Any) -> Iterator[None]:
@@ -163,10 +165,12 @@ class ShardedCalls:
             if not times or log.is_forward:
                 return
             begin, end = times[0], times[1] if len(times) > 1 else log.now
-            for number, _ in self._calls.get(index, ()):
-                call = log.calls[number]
-                if end > begin and call.gather_begin is None:
-                    call.gather_begin, call.gather_end = begin, end
+            calls = self._calls.get(index, [])
+            if len(calls) != 1:
+                return
+            call = log.calls[calls[0][0]]
+            if end > begin and call.gather_begin is None:
+                call.gather_begin, call.gather_end = begin, end
 
         def unshard(*args: Any, **kwargs: Any) -> None:
             times.append(log.now)
