@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from acplan._base.composed import COMPOSED, run_parts
 from acplan._base.operators import (
     OF_WAITING,
+    WAITS,
     device_asked,
     draws,
     is_kept_cast,
@@ -21,7 +22,7 @@ from acplan._base.operators import (
 )
 from acplan._base.passes import current_pass
 from acplan._base.patching import replaced_here
-from acplan._base.process_groups import is_collective
+from acplan._base.process_groups import group_of, is_collective
 from acplan._base.ring_attention import ring_attention, run_ring, watch_ring_attention
 from acplan._base.sharding import watch_propagation
 from acplan._base.source_lines import SourceLines
@@ -29,6 +30,8 @@ from acplan._base.stand_ins import is_run_inside
 from acplan._base.tensors import block_bytes, tensors_of
 from acplan._base.triton_kernels import is_launch
 from acplan._device.devices import Device, OperatorRun
+from acplan._device.fake_streams import current_stream_number, group_stream_number
+from acplan._device.stream_waits import StreamWaits, open_waits, waits_at_once
 from acplan._device.workspaces import is_product, persistent_bytes, workspace_bytes
 from acplan._fakes.value_readers import readers
 from acplan._files.trace_file import live_bytes
@@ -60,6 +63,7 @@ class Recorder(TorchDispatchMode):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.log = StepLog()
+        self._waits = StreamWaits()
         self._device = device
         self._forgets_casts = forgets_casts
         self._kernels = kernels
@@ -71,12 +75,14 @@ class Recorder(TorchDispatchMode):
         watch_propagation()
         watch_ring_attention()
         readers.append(self._note_read)
+        open_waits.append(self._waits)
         self._undo.enter_context(resizes_noted(self.log))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: object) -> None:
         readers.remove(self._note_read)
+        open_waits.remove(self._waits)
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._undo.close()
 
@@ -171,6 +177,10 @@ class Recorder(TorchDispatchMode):
         written_tensors = log.plain(results)
         if name in _INVISIBLE or func in OF_WAITING:
             log.add_results(read_tensors, written_tensors)
+            if func is WAITS:
+                for tensor in read_tensors:
+                    stream = current_stream_number()
+                    self._waits.wait_for_result(stream, log.storage_of(tensor))
             return
         reads = sorted({log.storage_of(t) for t in read_tensors})
         outputs = sorted({log.storage_of(t, log.now) for t in written_tensors})
@@ -184,11 +194,14 @@ class Recorder(TorchDispatchMode):
             self._add_workspace(workspace_bytes(func, args, kwargs, out, self._kernels))
         if is_launch(func):
             read_tensors, written_tensors = log.plain(args[1]), mutates
+        is_mere_view = is_view and not is_collective(func)
+        used = ([] if is_mere_view else reads, [*outputs, *log.storages_of(mutates)])
+        stream, waits = self._on_stream(func, args, kwargs, used)
         if is_once := log.once is not None:
             reads, outputs = [], _unused_again(log, reads, outputs)
         # Lists that an operator changes in place are no results.
         changed = written_tensors or mutates
-        is_free = (is_view and not is_collective(func)) or not changed or "empty" in name
+        is_free = is_mere_view or not changed or "empty" in name
         log.operators.append(
             Operator(
                 name=name,
@@ -212,6 +225,8 @@ class Recorder(TorchDispatchMode):
                 source=-1 if self._sources is None else self._sources.of_operator(),
                 statistics=log.storages_of(statistics_of(func, args, kwargs)),
                 is_once=is_once,
+                stream=stream,
+                waits=waits,
             )
         )
         if self._on_operator:
@@ -219,6 +234,27 @@ class Recorder(TorchDispatchMode):
         # Not while autocast is casting, which holds its lock.
         if self._forgets_casts and name != "aten._to_copy.default":
             torch.clear_autocast_cache()
+
+    def _on_stream(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        storages: tuple[list[int], list[int]],
+    ) -> tuple[int, list[int]]:
+        """Returns the stream of the next operator, which reads `storages` and writes to others,
+        and the operators that it waits for."""
+        reads, results = storages
+        stream, waits = current_stream_number(), self._waits
+        if not is_collective(func):
+            return stream, waits.add(stream, reads)
+        group = group_of(args, kwargs)
+        name = "" if group is None else group.group_name
+        if waits_at_once(func, args, kwargs):
+            return stream, waits.add_collective(stream, name, reads, [])
+        of_group = group_stream_number(name)
+        waits.wait(of_group, waits.mark(stream))
+        return of_group, waits.add_collective(of_group, name, reads, results)
 
     def _add_workspace(self, size: int) -> None:
         """Adds memory that lives while the current operator runs."""
