@@ -177,7 +177,7 @@ FrontierAnswer AskFrontier(const Question& question,
       answer.least.of_family);
   for (Plan& plan : answer.plans) {
     if (!plan.streams) continue;
-    plan = WithProvenStep(WithLeastStep(*question.trace, std::move(plan)));
+    plan = WithProvenStep(WithLeastStep(question, std::move(plan)));
   }
   for (size_t k = 0; link && k < answer.plans.size(); ++k) {
     SearchLimits of_plan = solver::LeftOf(limits, stopwatch.Seconds());

@@ -14,6 +14,9 @@ using solver::SearchLimits;
 
 namespace {
 
+// A plan whose step is shorter by less than this share is no other plan.
+constexpr double kNearStep = 1e-3;
+
 // Returns what a rerun of each operator adds at least to the host's time.
 Times HostTimesOf(const graph::Trace& trace) {
   const graph::HostTimes& host = *trace.host;
@@ -77,7 +80,7 @@ Answer WithHost(const Question& question, Answer answer,
                    host.step_ms);
     }
   }
-  return search.WithShorter(std::move(answer), host.step_ms);
+  return search.WithShorter(std::move(answer), host.step_ms * (1 - kNearStep));
 }
 
 }  // namespace acplan::problems

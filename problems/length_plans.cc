@@ -11,8 +11,8 @@
 #include "problems/check/table_rules.h"
 #include "problems/length_buckets.h"
 #include "problems/plan/plan_host.h"
-#include "problems/plan/plan_streams.h"
 #include "problems/plan/plan_on_trace.h"
+#include "problems/plan/plan_streams.h"
 
 // An entry of a table is a plan for the lengths of an interval, its bucket. Operators are the
 // same for all of them, and no storage has more bytes than for the longest. So the best

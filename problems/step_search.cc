@@ -15,8 +15,6 @@ namespace {
 // A search ends within this share of the optimum, or after this share of the time left.
 constexpr double kSearchGap = 1e-3;
 constexpr double kShareOfSearch = .15;
-// A plan whose step is shorter by less than this share is no other plan.
-constexpr double kNearStep = 1e-3;
 
 double SumOfTimes(const Times& times) {
   double sum = 0;
@@ -53,9 +51,8 @@ double StepSearch::Search(const Times& times, const PlanOptions& options) {
     const double step_ms =
         StepMsOf(family.trace, solution.modules, solution.use);
     if (step_ms >= best_.step_ms) continue;
-    best_ = {.family = f,
-             .units = std::move(solution.modules),
-             .step_ms = step_ms};
+    best_ = {
+        .family = f, .units = std::move(solution.modules), .step_ms = step_ms};
   }
   return bound_ms;
 }
@@ -74,7 +71,7 @@ double StepSearch::StepMsOf(const graph::Trace& trace,
 }
 
 Answer StepSearch::WithShorter(Answer answer, double step_ms) const {
-  if (best_.step_ms >= step_ms * (1 - kNearStep)) return answer;
+  if (best_.step_ms >= step_ms) return answer;
   answer = WithUnits(std::move(answer), best_.family, best_.units);
   answer.is_for_step = true;
   return answer;

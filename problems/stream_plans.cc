@@ -1,8 +1,12 @@
 #include "problems/stream_plans.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <map>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -28,6 +32,8 @@ namespace {
 constexpr double kHiddenShare = 1e-3;
 // A wait shorter than this share of the step hides nothing.
 constexpr double kLeastWait = 1e-6;
+// A plan whose step is shorter by less than this share is no other plan.
+constexpr double kNearStreamStep = 1e-6;
 
 // A wait of the default stream in the backward pass, before the operator at a time.
 struct Wait {
@@ -100,38 +106,108 @@ double LongestFrom(const Trace& trace, OperatorId first) {
   return longest_ms;
 }
 
-// Returns a time that no plan's step takes less than if none runs less again on the default
-// stream than `again_ms`.
-double WorkBoundMs(const Trace& trace, const PlainStep& step, double again_ms) {
-  Time first = graph::kNever;
-  Time last = 0;
-  for (const graph::SavedTensor& saved : trace.saved) {
-    if (saved.unpacked == graph::kNever) continue;
-    first = std::min(first, saved.unpacked);
-    last = std::max(last, saved.unpacked);
+// Returns whether a call may be in a unit.
+bool MayRunAgain(const Trace& trace, graph::CallId call) {
+  for (; call != graph::kNone; call = trace.calls[call].parent) {
+    if (!trace.calls[call].no_grad) return true;
   }
-  const OperatorId after = FirstFrom(trace, last);
-  double ms = 0;
-  for (const OperatorId op : trace.operators.ids()) {
-    if (op == after) return ms + again_ms + LongestFrom(trace, after);
-    if (trace.operators[op].stream != 0) continue;
-    // Nothing runs again before `first`.
-    if (graph::StartOf(op) < first) ms = step.StartOfOperator(op);
-    ms += trace.operators[op].runtime_ms;
-  }
-  return ms + again_ms;
+  return false;
 }
 
 // Returns whether a unit may be around a call that gathers its parameters.
 bool MayGatherEarly(const Trace& trace) {
   return std::ranges::any_of(trace.calls, [&](const graph::TraceCall& call) {
-    if (call.gather_begin == graph::kNever) return false;
-    for (graph::CallId outer = call.parent; outer != graph::kNone;
-         outer = trace.calls[outer].parent) {
-      if (!trace.calls[outer].no_grad) return true;
-    }
-    return false;
+    return call.gather_begin != graph::kNever &&
+           MayRunAgain(trace, call.parent);
   });
+}
+
+// The operators [begin, end) of the forward pass that units may contain: those of a call that
+// no other one that may be a unit is around, or of several of which runs may be units.
+struct UnitRange {
+  Time begin = 0;
+  Time end = 0;
+  double ms = 0;  // of its operators on the default stream
+  // When backward asks for the first and the last tensor that is saved in it.
+  Time first_asked = graph::kNever;
+  Time last_asked = 0;
+};
+
+// Returns the ranges of a trace. If `has_runs`, runs of modules with numbers for names may be
+// units (segment_plans.h).
+std::vector<UnitRange> RangesOf(const Trace& trace, bool has_runs) {
+  std::map<std::string, UnitRange> by_name;
+  for (const graph::CallId c : trace.calls.ids()) {
+    const graph::TraceCall& call = trace.calls[c];
+    if (call.no_grad || MayRunAgain(trace, call.parent)) continue;
+    const std::string& fqn = trace.modules[call.module].fqn;
+    const size_t dot = fqn.rfind('.') + 1;
+    const bool is_numbered =
+        dot < fqn.size() &&
+        fqn.find_first_not_of("0123456789", dot) == std::string::npos;
+    const std::string name = has_runs && is_numbered
+                                 ? fqn.substr(0, dot)
+                                 : fmt::format("{}", graph::IndexOf(c));
+    UnitRange& range = by_name.try_emplace(name, call.start).first->second;
+    range.end = std::max(range.end, call.end);
+  }
+  std::vector<UnitRange> ranges;
+  for (auto& [name, range] : by_name) {
+    for (const OperatorId op : graph::OperatorsIn(range.begin, range.end)) {
+      const TraceOperator& one = trace.operators[op];
+      if (one.stream == 0 && !one.once) range.ms += one.runtime_ms;
+    }
+    for (const graph::SavedTensor& saved : trace.saved) {
+      const bool is_inside =
+          range.begin <= saved.packed && saved.packed <= range.end;
+      if (!is_inside || saved.unpacked == graph::kNever) continue;
+      range.first_asked = std::min(range.first_asked, saved.unpacked);
+      range.last_asked = std::max(range.last_asked, saved.unpacked);
+    }
+    ranges.push_back(range);
+  }
+  return ranges;
+}
+
+// Returns a time that no plan's step takes less than if none runs less again on the default
+// stream than `again_ms`: the most of bounds that cut the step in two before one of its
+// operators.
+double WorkBoundMs(const Trace& trace, const PlainStep& step,
+                   const std::vector<UnitRange>& ranges, double again_ms) {
+  Time first = graph::kNever;
+  Time last = 0;
+  for (const UnitRange& range : ranges) {
+    first = std::min(first, range.first_asked);
+    last = std::max(last, range.last_asked);
+  }
+  const OperatorId after = FirstFrom(trace, last);
+  const double tail_ms =
+      after == graph::kNoOperator ? 0 : LongestFrom(trace, after);
+  // Casts may be made several times, and gathering earlier changes when operators start.
+  const bool may_differ =
+      MayGatherEarly(trace) ||
+      std::ranges::any_of(trace.operators, [](const TraceOperator& op) {
+        return !op.recasts.empty();
+      });
+  double bound_ms = 0;
+  double work_ms = 0;  // of the default stream up to `after`, from the end on
+  const Time end = after == graph::kNoOperator
+                       ? static_cast<Time>(trace.operators.size())
+                       : graph::StartOf(after);
+  for (Time time = end - 1; time >= 0; --time) {
+    const OperatorId op = graph::OperatorAt(time);
+    if (trace.operators[op].stream != 0) continue;
+    work_ms += trace.operators[op].runtime_ms;
+    // The operators that may run again before this one.
+    double before_ms = 0;
+    for (const UnitRange& range : ranges) {
+      if (range.first_asked <= time) before_ms += range.ms;
+    }
+    if (before_ms > 0 && may_differ) continue;
+    bound_ms = std::max(bound_ms, step.StartOfOperator(op) + work_ms + tail_ms +
+                                      std::max(0.0, again_ms - before_ms));
+  }
+  return bound_ms;
 }
 
 // Returns the run-times with those of other streams than the default one 0.
@@ -173,12 +249,12 @@ graph::IndexedVector<OperatorId, double> BytesSaved(const Trace& trace) {
 // its call has saved.
 std::vector<HiddenGroup> GroupsOf(const Trace& trace,
                                   const std::vector<Wait>& waits) {
-  graph::IndexedVector<graph::CallId, Time> asked(trace.calls.size(),
-                                                  graph::kNever);
+  graph::IndexedVector<graph::CallId, Time> asked_at(trace.calls.size(),
+                                                     graph::kNever);
   for (const graph::SavedTensor& saved : trace.saved) {
     for (graph::CallId call = saved.call; call != graph::kNone;
          call = trace.calls[call].parent) {
-      asked[call] = std::min(asked[call], saved.unpacked);
+      asked_at[call] = std::min(asked_at[call], saved.unpacked);
     }
   }
   std::vector<HiddenGroup> groups;
@@ -186,12 +262,12 @@ std::vector<HiddenGroup> GroupsOf(const Trace& trace,
   for (const OperatorId op : graph::OperatorsIn(0, trace.forward_end)) {
     const TraceOperator& one = trace.operators[op];
     graph::CallId call = one.call;
-    while (call != graph::kNone && asked[call] == graph::kNever) {
+    while (call != graph::kNone && asked_at[call] == graph::kNever) {
       call = trace.calls[call].parent;
     }
     if (call == graph::kNone || one.once || one.stream != 0) continue;
     const auto wait =
-        std::ranges::upper_bound(waits, asked[call], {}, &Wait::time);
+        std::ranges::upper_bound(waits, asked_at[call], {}, &Wait::time);
     if (wait == waits.end()) continue;
     HiddenGroup& group = groups[wait - waits.begin()];
     group.ms += one.runtime_ms;
@@ -245,10 +321,13 @@ bool RunsAgainOnDefault(const Trace& trace) {
 
 // Returns the plan with the least step of any plan that runs at least so long again on the
 // default stream.
-Plan WithBound(const Trace& trace, Plan plan, double again_ms) {
+Plan WithBound(const Question& question, Plan plan, double again_ms) {
+  const Trace& trace = *question.trace;
   PlanStreams& streams = *plan.streams;
   const double plain_ms = MayGatherEarly(trace) ? 0 : streams.baseline_ms;
-  const double work_ms = WorkBoundMs(trace, PlainStep(trace), again_ms);
+  const bool has_runs = question.segments.kind != SegmentKind::kNone;
+  const double work_ms =
+      WorkBoundMs(trace, PlainStep(trace), RangesOf(trace, has_runs), again_ms);
   streams.least_step_ms =
       std::min(std::max(plain_ms, work_ms), streams.step_ms);
   return plan;
@@ -256,17 +335,18 @@ Plan WithBound(const Trace& trace, Plan plan, double again_ms) {
 
 }  // namespace
 
-Plan WithLeastStep(const Trace& trace, Plan plan) {
+Plan WithLeastStep(const Question& question, Plan plan) {
   if (!plan.HasPlan() || !plan.streams || plan.offload) return plan;
-  const double again_ms = RunsAgainOnDefault(trace) ? plan.bound_ms : 0;
-  return WithBound(trace, std::move(plan), again_ms);
+  const double again_ms =
+      RunsAgainOnDefault(*question.trace) ? plan.bound_ms : 0;
+  return WithBound(question, std::move(plan), again_ms);
 }
 
 Answer WithStreams(const Question& question, Answer answer,
                    const solver::SearchLimits& limits) {
   if (!answer.plan.streams) return answer;
   const Trace& trace = *question.trace;
-  answer.plan = WithLeastStep(trace, std::move(answer.plan));
+  answer.plan = WithLeastStep(question, std::move(answer.plan));
   const Plan& plan = answer.plan;
   if (!plan.HasPlan() || !plan.streams || plan.offload) return answer;
   if (IsProvenStep(plan)) return answer;
@@ -274,7 +354,7 @@ Answer WithStreams(const Question& question, Answer answer,
   if (!RunsAgainOnDefault(trace)) {
     const double again_ms =
         search.Search(OfDefaultStream(trace), question.options);
-    answer.plan = WithBound(trace, std::move(answer.plan), again_ms);
+    answer.plan = WithBound(question, std::move(answer.plan), again_ms);
     if (IsProvenStep(plan)) return answer;
   }
   const double baseline_ms = plan.streams->baseline_ms;
@@ -286,7 +366,7 @@ Answer WithStreams(const Question& question, Answer answer,
   }
   const double step_ms =
       std::max(plan.streams->step_ms, plan.host ? plan.host->ms : 0);
-  return search.WithShorter(std::move(answer), step_ms);
+  return search.WithShorter(std::move(answer), step_ms * (1 - kNearStreamStep));
 }
 
 }  // namespace acplan::problems

@@ -157,8 +157,7 @@ std::string Comparison(const graph::Trace* trace, const Plan& plan,
     const double after_ms =
         plan.streams ? plan.streams->step_ms : before_ms + plan.CostMs();
     row("step time", FormatMs(before_ms), FormatMs(before_ms),
-        FormatMs(after_ms),
-        fmt::format("+{}", FormatPercentUp(plan.overhead)));
+        FormatMs(after_ms), fmt::format("+{}", FormatPercentUp(plan.overhead)));
   }
   if (plan.streams) {
     const std::string exposed = FormatMs(plan.streams->baseline_exposed_ms);

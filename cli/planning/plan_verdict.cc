@@ -74,11 +74,10 @@ PlanVerdict VerdictOn(const Plan& plan) {
                             effort)};
       }
       if (plan.WaitsForHost()) {
-        return {
-            "feasible",
-            fmt::format(": the best plan known for a step that waits for the "
-                        "host ({})\n",
-                        effort)};
+        return {"feasible",
+                ": the best plan known for a step that waits for "
+                "the host (" +
+                    effort + ")\n"};
       }
       if (plan.offload) {
         return {"feasible",

@@ -60,8 +60,7 @@ struct SimulationAnswer {
   // They are there if the trace has the host's times.
   std::optional<graph::StepMs> baseline_times = {}, planned_times = {};
   // They are there if the trace has streams.
-  std::optional<graph::StreamTimes> baseline_streams = {},
-                                    planned_streams = {};
+  std::optional<graph::StreamTimes> baseline_streams = {}, planned_streams = {};
   // The time that the planned step waits for its link, if the plan names one.
   std::optional<double> stall_ms = {};
   // The run on PyTorch's allocator, if one is asked for.

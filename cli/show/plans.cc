@@ -72,22 +72,22 @@ std::string ToJson(const std::vector<Column>& columns,
   json["runtime_ms"] = runtime_ms;
   json["plans"] = nlohmann::ordered_json::array();
   for (const Column& column : columns) {
-    nlohmann::ordered_json entry =
-        {{"name", column.name},
-         {"units", column.plan.modules.size()},
-         {"peak_bytes", column.effect.peak_bytes},
-         {"peak_module", column.effect.peak_module},
-         {"peak_phase", ToString(column.effect.peak_phase)},
-         {"persistent_bytes", column.effect.persistent_bytes},
-         {"activation_bytes", column.effect.activation_bytes},
-         {"recompute_ms", column.effect.recompute_ms},
-         {"overhead", Overhead(column, runtime_ms)},
-         {"budget_bytes", column.plan.budget_bytes},
-         {"reserve_bytes", column.plan.reserve_bytes},
-         {"holds", HoldsText(column)},
-         {"status", column.path.empty()
-                        ? std::string("baseline")
-                        : std::string(ToString(column.plan.status))}};
+    nlohmann::ordered_json entry = {
+        {"name", column.name},
+        {"units", column.plan.modules.size()},
+        {"peak_bytes", column.effect.peak_bytes},
+        {"peak_module", column.effect.peak_module},
+        {"peak_phase", ToString(column.effect.peak_phase)},
+        {"persistent_bytes", column.effect.persistent_bytes},
+        {"activation_bytes", column.effect.activation_bytes},
+        {"recompute_ms", column.effect.recompute_ms},
+        {"overhead", Overhead(column, runtime_ms)},
+        {"budget_bytes", column.plan.budget_bytes},
+        {"reserve_bytes", column.plan.reserve_bytes},
+        {"holds", HoldsText(column)},
+        {"status", column.path.empty()
+                       ? std::string("baseline")
+                       : std::string(ToString(column.plan.status))}};
     if (column.streams) entry["streams"] = cli::ToJson(*column.streams);
     json["plans"].push_back(std::move(entry));
   }
@@ -132,9 +132,8 @@ std::string ToTable(const std::vector<Column>& columns, double runtime_ms,
   row("recomputed",
       [](const Column& c) { return FormatMs(c.effect.recompute_ms); });
   if (columns.back().streams) {
-    row("communication", [](const Column& c) {
-      return FormatMs(c.streams->communication_ms);
-    });
+    row("communication",
+        [](const Column& c) { return FormatMs(c.streams->communication_ms); });
     row("  exposed",
         [](const Column& c) { return FormatMs(c.streams->exposed_ms); });
   }

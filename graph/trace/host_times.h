@@ -55,7 +55,7 @@ struct HostTimes {
 
 // The two queues of a step.
 struct StepMs {
-  // Of all operators, and of what runs again; with streams, until all have ended.
+  // The sum of all operators and of what runs again; with streams, until all have ended.
   double device = 0;
   double host = 0;
 

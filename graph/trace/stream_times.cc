@@ -14,9 +14,8 @@ bool IsCollective(std::string_view name) {
 }
 
 bool HasStreams(const Trace& trace) {
-  return std::ranges::any_of(trace.operators, [](const TraceOperator& op) {
-    return op.stream != 0;
-  });
+  return std::ranges::any_of(
+      trace.operators, [](const TraceOperator& op) { return op.stream != 0; });
 }
 
 void MergeStreams(Trace& trace) {
@@ -27,8 +26,7 @@ void MergeStreams(Trace& trace) {
 }
 
 IndexedVector<StepId, double> StartsOnStreams(
-    const Trace& trace,
-    const IndexedVector<StepId, Simulation::Step>& steps) {
+    const Trace& trace, const IndexedVector<StepId, Simulation::Step>& steps) {
   std::unordered_map<int32_t, double> free_ms;
   // When the latest run of each operator ends.
   IndexedVector<OperatorId, double> end_ms(trace.operators.size(), 0);
@@ -48,8 +46,7 @@ IndexedVector<StepId, double> StartsOnStreams(
 }
 
 StreamTimes TimeOnStreams(
-    const Trace& trace,
-    const IndexedVector<StepId, Simulation::Step>& steps) {
+    const Trace& trace, const IndexedVector<StepId, Simulation::Step>& steps) {
   IndexedVector<OperatorNameId, Flag> is_collective;
   for (const std::string& name : trace.operator_names) {
     is_collective.push_back(IsCollective(name));

@@ -45,12 +45,10 @@ void MergeStreams(Trace& trace);
 
 // Returns when each step of a simulation starts, in milliseconds.
 IndexedVector<StepId, double> StartsOnStreams(
-    const Trace& trace,
-    const IndexedVector<StepId, Simulation::Step>& steps);
+    const Trace& trace, const IndexedVector<StepId, Simulation::Step>& steps);
 
 // Returns the times of the steps of a simulation.
-StreamTimes TimeOnStreams(
-    const Trace& trace,
-    const IndexedVector<StepId, Simulation::Step>& steps);
+StreamTimes TimeOnStreams(const Trace& trace,
+                          const IndexedVector<StepId, Simulation::Step>& steps);
 
 }  // namespace acplan::graph

@@ -47,9 +47,11 @@ bool ParseFlag(const JsonField& object, std::string_view key) {
 }
 
 int32_t ParseStream(const JsonField& object) {
-  return Optional(object, "stream", [](const JsonField& f) {
-           return ParseInt(f, 0, std::numeric_limits<int32_t>::max());
-         }).value_or(0);
+  return Optional(object, "stream",
+                  [](const JsonField& f) {
+                    return ParseInt(f, 0, std::numeric_limits<int32_t>::max());
+                  })
+      .value_or(0);
 }
 
 std::vector<OperatorId> ParseEarlierOperators(const JsonField& object,

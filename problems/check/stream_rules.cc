@@ -35,8 +35,8 @@ struct StreamFigures {
   double step_ms = 0, communication_ms = 0, exposed_ms = 0;
 };
 
-StreamFigures FiguresOnStreams(const Trace& trace,
-                 const std::vector<graph::CheckpointedModule>& units) {
+StreamFigures FiguresOnStreams(
+    const Trace& trace, const std::vector<graph::CheckpointedModule>& units) {
   const graph::Simulation simulation = Simulate(trace, units);
   StreamFigures figures{.step_ms = LongestPathMs(trace, simulation)};
   figures.exposed_ms = figures.step_ms;

@@ -104,8 +104,8 @@ struct AllPlans {
   double least_recomputing_ms = INFINITY;  // of the one that recomputes least
 };
 
-std::optional<AllPlans> Enumerate(const AskedStep& asked, unsigned seed) {
-  std::optional<std::vector<OnePlan>> plans = PlansOf(asked.question);
+std::optional<AllPlans> Enumerate(const AskedStep& stream_case, unsigned seed) {
+  std::optional<std::vector<OnePlan>> plans = PlansOf(stream_case.question);
   if (!plans) return std::nullopt;
   std::ranges::sort(*plans, {}, &OnePlan::peak_bytes);
   AllPlans all{.budget_bytes =
@@ -123,16 +123,17 @@ std::optional<AllPlans> Enumerate(const AskedStep& asked, unsigned seed) {
 }
 
 TEST(StreamPlans, AreBetweenTheBoundAndTheLeastRecomputation) {
-  int asked_count = 0, better = 0, best = 0, proven = 0;
-  for (unsigned seed = 1; asked_count < Repetitions(200); ++seed) {
+  int cases = 0, better = 0, best = 0, proven = 0;
+  for (unsigned seed = 1; cases < Repetitions(200); ++seed) {
     ASSERT_LT(seed, 100'000u);
-    const AskedStep asked(StepOnStreams(seed), seed);
-    if (!HasStreams(asked.trace)) continue;
+    const AskedStep stream_case(StepOnStreams(seed), seed);
+    if (!HasStreams(stream_case.trace)) continue;
     const std::optional<AllPlans> all = Enumerate(asked, seed);
     if (!all) continue;
-    const Plan plan = Ask(asked.question, {.bytes = all->budget_bytes}).plan;
+    const Plan plan =
+        Ask(stream_case.question, {.bytes = all->budget_bytes}).plan;
     if (!plan.HasPlan() || plan.modules.empty()) continue;
-    ++asked_count;
+    ++cases;
     ASSERT_TRUE(plan.streams && plan.streams->least_step_ms) << seed;
     const double slack = kTolerance * all->least_step_ms + 1e-9;
     EXPECT_LE(*plan.streams->least_step_ms, all->least_step_ms + slack) << seed;
@@ -153,15 +154,16 @@ TEST(StreamPlans, AreBetweenTheBoundAndTheLeastRecomputation) {
   RecordProperty("proven", proven);
   // The search is no proof: most plans are the best ones all the same.
   EXPECT_GE(better, Enough(5));
-  EXPECT_GT(best * 10, asked_count * 8) << best << " of " << asked_count;
-  EXPECT_GT(proven * 10, asked_count * 3) << proven << " of " << asked_count;
+  EXPECT_GT(best * 10, cases * 8) << best << " of " << cases;
+  EXPECT_GT(proven * 10, cases * 3) << proven << " of " << cases;
 }
 
 TEST(StreamPlans, FalseStatementsAreFound) {
   for (unsigned seed = 1; seed < 400; ++seed) {
-    const AskedStep asked(StepOnStreams(seed), seed);
+    const AskedStep stream_case(StepOnStreams(seed), seed);
     const Plan plan =
-        Ask(asked.question, {.kind = Budget::Kind::kShare, .share = .7}).plan;
+        Ask(stream_case.question, {.kind = Budget::Kind::kShare, .share = .7})
+            .plan;
     if (!plan.HasPlan() || plan.modules.empty() || !plan.streams ||
         plan.streams->exposed_ms == 0) {
       continue;
@@ -169,7 +171,8 @@ TEST(StreamPlans, FalseStatementsAreFound) {
     const auto complaint = [&](const std::function<void(Plan&)>& edit) {
       Plan edited = plan;
       edit(edited);
-      return FirstBrokenRule(asked.profile, edited, {}, &asked.trace)
+      return FirstBrokenRule(stream_case.profile, edited, {},
+                             &stream_case.trace)
           .value_or("");
     };
     ASSERT_EQ(complaint([](Plan&) {}), "") << seed;
@@ -202,9 +205,10 @@ TEST(StreamPlans, FalseStatementsAreFound) {
 
 TEST(StreamPlans, AreReadAsTheyWereWritten) {
   for (unsigned seed = 1; seed < 100; ++seed) {
-    const AskedStep asked(StepOnStreams(seed), seed);
+    const AskedStep stream_case(StepOnStreams(seed), seed);
     const Plan plan =
-        Ask(asked.question, {.kind = Budget::Kind::kShare, .share = .8}).plan;
+        Ask(stream_case.question, {.kind = Budget::Kind::kShare, .share = .8})
+            .plan;
     if (!plan.HasPlan() || !plan.streams) continue;
     const Plan read = ParsePlan(PlanToJson(plan), "p.json");
     EXPECT_EQ(read.streams, plan.streams);

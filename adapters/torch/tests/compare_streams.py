@@ -26,9 +26,9 @@ from parallel_llama import LLAMA_8B, llama_on_meta, loss_of_llama
 from parallel_models import MIXED
 from tables import Table, print_versions
 
-_LAYERS = 8
-_FACTORS = (1, 2, 3, 4, 6)
-_SHARES = ("85%", "70%", "55%", "40%", "min")
+_LAYERS = 16
+_FACTORS = (1, 2, 3, 4)
+_SHARES = ("80%", "65%", "50%", "min")
 
 
 def _shard(model: nn.Module, mesh: DeviceMesh) -> None:

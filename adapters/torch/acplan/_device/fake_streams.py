@@ -1,5 +1,5 @@
 """Fake CUDA streams and events: a program on fake tensors names the streams on which it
-allocates and communicates, and waits for nothing. What would wait on a GPU is noted
+allocates and communicates, and waits for nothing. The waits that a GPU would have are noted
 (stream_waits.py)."""
 
 import contextlib

@@ -78,7 +78,7 @@ def _add(operators: Operators, others: Operators) -> None:
         operators[stream] = max(operator, operators.get(stream, operator))
 
 
-# What is recorded now, the innermost last.
+# The recordings under way, the innermost last.
 open_waits: list[StreamWaits] = []
 
 # Operators that have ended, in the numbers of a recording.

@@ -63,8 +63,8 @@ class PlanStreams:
 
 
 def _numbers(kind: type[Any], entry: str, data: Any) -> dict[str, float]:
-    """Returns the numbers of an entry of a plan file, by the fields of a class. Those without a
-    default must be there."""
+    """Returns the numbers of an entry of a plan file, by the fields of a class. Fields without
+    a default must be there."""
     if not isinstance(data, dict):
         raise AcplanError(f"plan: {entry}: expected an object, found {data!r}")
     fields = dataclasses.fields(kind)

@@ -11,7 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from acplan._base.composed import COMPOSED, run_parts
 from acplan._base.operators import (
     OF_WAITING,
-    WAITS,
     device_asked,
     draws,
     is_kept_cast,
@@ -22,7 +21,7 @@ from acplan._base.operators import (
 )
 from acplan._base.passes import current_pass
 from acplan._base.patching import replaced_here
-from acplan._base.process_groups import group_of, is_collective
+from acplan._base.process_groups import is_collective
 from acplan._base.ring_attention import ring_attention, run_ring, watch_ring_attention
 from acplan._base.sharding import watch_propagation
 from acplan._base.source_lines import SourceLines
@@ -30,11 +29,11 @@ from acplan._base.stand_ins import is_run_inside
 from acplan._base.tensors import block_bytes, tensors_of
 from acplan._base.triton_kernels import is_launch
 from acplan._device.devices import Device, OperatorRun
-from acplan._device.fake_streams import current_stream_number, group_stream_number
-from acplan._device.stream_waits import StreamWaits, open_waits, waits_at_once
+from acplan._device.stream_waits import StreamWaits, open_waits
 from acplan._device.workspaces import is_product, persistent_bytes, workspace_bytes
 from acplan._fakes.value_readers import readers
 from acplan._files.trace_file import live_bytes
+from acplan._step.operator_streams import add_operator, wait_for_results
 from acplan._step.records import Operator, Storage
 from acplan._step.step_log import StepLog
 
@@ -177,10 +176,7 @@ class Recorder(TorchDispatchMode):
         written_tensors = log.plain(results)
         if name in _INVISIBLE or func in OF_WAITING:
             log.add_results(read_tensors, written_tensors)
-            if func is WAITS:
-                for tensor in read_tensors:
-                    stream = current_stream_number()
-                    self._waits.wait_for_result(stream, log.storage_of(tensor))
+            wait_for_results(self._waits, func, log.storages_of(read_tensors))
             return
         reads = sorted({log.storage_of(t) for t in read_tensors})
         outputs = sorted({log.storage_of(t, log.now) for t in written_tensors})
@@ -195,10 +191,15 @@ class Recorder(TorchDispatchMode):
         if is_launch(func):
             read_tensors, written_tensors = log.plain(args[1]), mutates
         is_mere_view = is_view and not is_collective(func)
-        used = ([] if is_mere_view else reads, [*outputs, *log.storages_of(mutates)])
-        stream, waits = self._on_stream(func, args, kwargs, used)
+        run, filled = (
+            OperatorRun(func, args, kwargs, out),
+            [*outputs, *log.storages_of(mutates)],
+        )
+        own_reads = [] if is_mere_view else reads
+        stream, waits = add_operator(self._waits, run, own_reads, filled)
         if is_once := log.once is not None:
             reads, outputs = [], _unused_again(log, reads, outputs)
+        is_cast = _is_kept_cast(name, read_tensors, written_tensors)
         # Lists that an operator changes in place are no results.
         changed = written_tensors or mutates
         is_free = is_mere_view or not changed or "empty" in name
@@ -208,20 +209,15 @@ class Recorder(TorchDispatchMode):
                 call=log.open_call,
                 runtime_ms=0.0
                 if is_free or self._device is None
-                else self._device.runtime_ms(
-                    OperatorRun(func, args, kwargs, out), read_tensors, changed
-                ),
+                else self._device.runtime_ms(run, read_tensors, changed),
                 reads=reads,
                 outputs=outputs,
                 results=tensors,
                 mutates=[] if is_once else log.changed_storages(mutates),
                 is_view=is_view and not is_once,
-                is_random=torch.Tag.nondeterministic_seeded in func.tags
-                and draws(traits_of(func), args, kwargs),
+                is_random=_is_random(func, args, kwargs),
                 is_opaque=is_opaque,
-                cast_of=reads[0]
-                if log.is_forward and _is_kept_cast(name, read_tensors, written_tensors)
-                else None,
+                cast_of=reads[0] if log.is_forward and is_cast else None,
                 source=-1 if self._sources is None else self._sources.of_operator(),
                 statistics=log.storages_of(statistics_of(func, args, kwargs)),
                 is_once=is_once,
@@ -229,32 +225,14 @@ class Recorder(TorchDispatchMode):
                 waits=waits,
             )
         )
+        self._end(name)
+
+    def _end(self, name: str) -> None:
         if self._on_operator:
             self._on_operator()
         # Not while autocast is casting, which holds its lock.
         if self._forgets_casts and name != "aten._to_copy.default":
             torch.clear_autocast_cache()
-
-    def _on_stream(
-        self,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        storages: tuple[list[int], list[int]],
-    ) -> tuple[int, list[int]]:
-        """Returns the stream of the next operator, which reads `storages` and writes to others,
-        and the operators that it waits for."""
-        reads, results = storages
-        stream, waits = current_stream_number(), self._waits
-        if not is_collective(func):
-            return stream, waits.add(stream, reads)
-        group = group_of(args, kwargs)
-        name = "" if group is None else group.group_name
-        if waits_at_once(func, args, kwargs):
-            return stream, waits.add_collective(stream, name, reads, [])
-        of_group = group_stream_number(name)
-        waits.wait(of_group, waits.mark(stream))
-        return of_group, waits.add_collective(of_group, name, reads, results)
 
     def _add_workspace(self, size: int) -> None:
         """Adds memory that lives while the current operator runs."""
@@ -272,6 +250,11 @@ def _unused_again(log: StepLog, reads: list[int], outputs: list[int]) -> list[in
         if storage not in log.once and not log.storages[storage].is_refilled:
             return [storage]
     return log.operators[-1].outputs
+
+
+def _is_random(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    is_tagged = torch.Tag.nondeterministic_seeded in func.tags
+    return is_tagged and draws(traits_of(func), args, kwargs)
 
 
 def _is_kept_cast(
