@@ -128,7 +128,7 @@ TEST(StreamPlans, AreBetweenTheBoundAndTheLeastRecomputation) {
     ASSERT_LT(seed, 100'000u);
     const AskedStep stream_case(StepOnStreams(seed), seed);
     if (!HasStreams(stream_case.trace)) continue;
-    const std::optional<AllPlans> all = Enumerate(asked, seed);
+    const std::optional<AllPlans> all = Enumerate(stream_case, seed);
     if (!all) continue;
     const Plan plan =
         Ask(stream_case.question, {.bytes = all->budget_bytes}).plan;
