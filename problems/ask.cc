@@ -8,6 +8,8 @@
 #include "problems/host_plans.h"
 #include "problems/offload_bound.h"
 #include "problems/offload_plans.h"
+#include "problems/plan/plan_streams.h"
+#include "problems/stream_plans.h"
 #include "problems/times_off_plans.h"
 
 namespace acplan::problems {
@@ -139,8 +141,10 @@ Answer Ask(const Question& question, const Budget& budget,
                  *link, limits)
            : WithAnySchedule(answer.families.front().problem,
                              std::move(best.plan), LimitsOfAnySchedule(limits));
-  return WithTimesOff(question, WithHost(question, std::move(answer), limits),
-                      limits);
+  answer = WithStreams(question, std::move(answer), limits);
+  answer = WithHost(question, std::move(answer), limits);
+  answer.plan = WithProvenStep(std::move(answer.plan));
+  return WithTimesOff(question, std::move(answer), limits);
 }
 
 FrontierAnswer AskFrontier(const Question& question,
@@ -171,6 +175,10 @@ FrontierAnswer AskFrontier(const Question& question,
         if (on_plan && !link) on_plan(count, bytes.size());
       },
       answer.least.of_family);
+  for (Plan& plan : answer.plans) {
+    if (!plan.streams) continue;
+    plan = WithProvenStep(WithLeastStep(question, std::move(plan)));
+  }
   for (size_t k = 0; link && k < answer.plans.size(); ++k) {
     SearchLimits of_plan = solver::LeftOf(limits, stopwatch.Seconds());
     of_plan.time_limit_s /= static_cast<double>(answer.plans.size() - k);

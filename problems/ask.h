@@ -53,8 +53,8 @@ struct Answer {
   Families families;  // of the question
   Plan plan;
   size_t family = 0;  // the family that has the plan's units
-  // The plan that recomputes less would wait for the host.
-  bool is_for_host = false;
+  // The plan has a shorter step than the one that recomputes least.
+  bool is_for_step = false;
   // The least budget; for Budget::kMinimum only. If it is neither proven nor met by a known
   // plan, the answer has no plan: the time limit was hit.
   std::optional<LeastOfFamilies> least = {};

@@ -1,20 +1,12 @@
 #include "problems/host_plans.h"
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <optional>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "graph/trace/host_times.h"
-#include "graph/trace/simulation.h"
 #include "problems/regret/times_box.h"
-#include "problems/segment_plans.h"
-#include "problems/timed_plans.h"
-#include "problems/trace/trace_search.h"
-#include "solver/infinity.h"
+#include "problems/step_search.h"
 
 namespace acplan::problems {
 
@@ -22,9 +14,6 @@ using solver::SearchLimits;
 
 namespace {
 
-// A search ends within this share of the optimum, or after this share of the time left.
-constexpr double kVariantGap = 1e-3;
-constexpr double kShareOfVariant = .15;
 // A plan whose step is shorter by less than this share is no other plan.
 constexpr double kNearStep = 1e-3;
 
@@ -40,12 +29,6 @@ Times HostTimesOf(const graph::Trace& trace) {
   }
   return times;
 }
-
-struct HostPlan {
-  size_t family = 0;
-  std::vector<graph::CheckpointedModule> units = {};
-  double step_ms = solver::kInfinity;
-};
 
 // The plans of the question with other decisions or other run-times.
 struct Variant {
@@ -67,63 +50,11 @@ std::vector<Variant> VariantsOf(const PlanOptions& options) {
   return variants;
 }
 
-class HostSearch {
- public:
-  HostSearch(const Question& question, const Plan& plan,
-             const SearchLimits& limits)
-      : question_(question),
-        device_ms_(plan.host->device_ms - plan.CostMs()),
-        usable_bytes_(plan.budget_bytes - plan.reserve_bytes),
-        clock_(limits),
-        host_times_(HostTimesOf(*question.trace)) {}
-
-  // Searches for the best plan of a variant in all families. Returns what no plan of the
-  // variant recomputes less than, by the variant's run-times.
-  double Search(const Variant& variant) {
-    const graph::Trace trace = variant.is_by_host
-                                   ? WithTimes(*question_.trace, host_times_)
-                                   : *question_.trace;
-    const std::vector<std::vector<graph::ModuleRun>> runs =
-        SegmentFamilies(trace, question_.segments);
-    SearchLimits limits = clock_.Remaining();
-    limits.gap = kVariantGap;
-    limits.on_progress = nullptr;
-    limits.time_limit_s *= kShareOfVariant / static_cast<double>(runs.size());
-    double bound_ms = solver::kInfinity;
-    for (size_t f = 0; f < runs.size(); ++f) {
-      const TraceWithRuns family(trace, runs[f]);
-      TraceSolution solution =
-          SolveFamily(family, variant.options, usable_bytes_, limits);
-      if (solution.status == solver::SearchStatus::kInfeasible) continue;
-      bound_ms = std::min(bound_ms, solution.bound_ms);
-      if (solution.status == solver::SearchStatus::kNoSolution) continue;
-      Consider(family.trace, f, std::move(solution));
-    }
-    return bound_ms;
-  }
-
-  const HostPlan& best() const { return best_; }
-
- private:
-  void Consider(const graph::Trace& trace, size_t family,
-                TraceSolution solution) {
-    const double device_ms = device_ms_ + CostOf(EstimatesOf(*question_.trace),
-                                                 RerunsOf(trace, solution.use));
-    const double step_ms = std::max(
-        device_ms, TimesOfStep(trace, solution.modules, solution.use)->host);
-    if (step_ms >= best_.step_ms) return;
-    best_ = {.family = family,
-             .units = std::move(solution.modules),
-             .step_ms = step_ms};
-  }
-
-  const Question& question_;
-  const double device_ms_;  // of the step without recomputation
-  const int64_t usable_bytes_;
-  const solver::LimitClock clock_;
-  const Times host_times_;
-  HostPlan best_;
-};
+// Returns a time that the device takes no less than with any plan.
+double LeastDeviceMs(const Plan& plan) {
+  return plan.streams ? plan.streams->least_step_ms.value_or(0)
+                      : plan.host->device_ms - plan.CostMs() + plan.bound_ms;
+}
 
 }  // namespace
 
@@ -133,27 +64,23 @@ Answer WithHost(const Question& question, Answer answer,
     return answer;
   }
   PlanHost& host = *answer.plan.host;
-  host.least_step_ms =
-      std::max(host.device_ms - answer.plan.CostMs() + answer.plan.bound_ms,
-               host.baseline_ms);
+  host.least_step_ms = std::max(LeastDeviceMs(answer.plan), host.baseline_ms);
   if (!answer.plan.WaitsForHost() || answer.plan.modules.empty()) return answer;
 
-  HostSearch search(question, answer.plan, limits);
+  StepSearch search(question, answer.plan, limits);
+  const Times device_times = EstimatesOf(*question.trace);
+  const Times host_times = HostTimesOf(*question.trace);
   bool is_first = true;
   for (const Variant& variant : VariantsOf(question.options)) {
-    const double bound_ms = search.Search(variant);
+    const double bound_ms = search.Search(
+        variant.is_by_host ? host_times : device_times, variant.options);
     if (std::exchange(is_first, false)) {
       host.least_step_ms =
           std::min(std::max(*host.least_step_ms, host.baseline_ms + bound_ms),
                    host.step_ms);
     }
   }
-  if (search.best().step_ms < host.step_ms * (1 - kNearStep)) {
-    answer =
-        WithUnits(std::move(answer), search.best().family, search.best().units);
-    answer.is_for_host = true;
-  }
-  return answer;
+  return search.WithShorter(std::move(answer), host.step_ms * (1 - kNearStep));
 }
 
 }  // namespace acplan::problems

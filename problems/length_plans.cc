@@ -12,6 +12,7 @@
 #include "problems/length_buckets.h"
 #include "problems/plan/plan_host.h"
 #include "problems/plan/plan_on_trace.h"
+#include "problems/plan/plan_streams.h"
 
 // An entry of a table is a plan for the lengths of an interval, its bucket. Operators are the
 // same for all of them, and no storage has more bytes than for the longest. So the best
@@ -57,13 +58,11 @@ Plan StatedFor(const graph::Trace& trace, Plan plan, int64_t memory_bytes) {
   plan.any_schedule.reset();
   plan.times_off.reset();
   plan.baseline.runtime_ms = StepMs(profile);
-  plan.overhead = plan.baseline.runtime_ms > 0
-                      ? plan.recompute_ms / plan.baseline.runtime_ms
-                      : 0;
   for (PlannedModule& unit : plan.modules) unit.recompute_ms = kNotStated;
-  if (plan.host) {
-    plan.host = HostOf(of_plan, graph::Simulator(of_plan), plan);
-  }
+  const graph::Simulator simulator(of_plan);
+  if (plan.host) plan.host = HostOf(of_plan, simulator, plan);
+  plan.streams = StreamsOf(of_plan, simulator, plan);
+  plan.overhead = OverheadOf(plan);
   return plan;
 }
 

@@ -21,6 +21,7 @@
 #include "problems/model/module_solution.h"
 #include "problems/plan/baseline.h"
 #include "problems/plan/plan_host.h"
+#include "problems/plan/plan_streams.h"
 #include "problems/trace/relaxation/near_plans.h"
 #include "problems/trace/trace_least_budget.h"
 
@@ -289,8 +290,7 @@ Plan WithFittingBudget(const PlanningProblem& problem, Plan plan,
   return plan;
 }
 
-// The plan with what its modules do, and how good that is. `bound_ms`: the
-// engine's.
+// Returns the plan with what it does. `bound_ms`: the engine's.
 Plan WithEffect(const PlanningProblem& problem, Plan plan, double bound_ms) {
   const PlanEffect effect =
       ComputeEffect(*problem.profile, plan.modules, plan.memory, plan.tradeoff,
@@ -302,13 +302,13 @@ Plan WithEffect(const PlanningProblem& problem, Plan plan, double bound_ms) {
                       ? cost_ms
                       : std::min(bound_ms, cost_ms);
   plan.gap = cost_ms > 0 ? (cost_ms - plan.bound_ms) / cost_ms : 0;
-  plan.overhead =
-      plan.baseline.runtime_ms > 0 ? cost_ms / plan.baseline.runtime_ms : 0;
   plan.peak_bytes = effect.peak_bytes;
   plan.peak_module = effect.peak_module;
   if (const auto* on_trace = std::get_if<TraceProblem>(&problem.formulation)) {
     plan.host = HostOf(*problem.trace, on_trace->simulator, plan);
+    plan.streams = StreamsOf(*problem.trace, on_trace->simulator, plan);
   }
+  plan.overhead = OverheadOf(plan);
   return plan;
 }
 

@@ -73,6 +73,9 @@ Answer WithUnits(Answer answer, size_t family,
   if (plan.host && before.host) {
     plan.host->least_step_ms = before.host->least_step_ms;
   }
+  if (plan.streams && before.streams) {
+    plan.streams->least_step_ms = before.streams->least_step_ms;
+  }
   answer.plan = std::move(plan);
   return answer;
 }

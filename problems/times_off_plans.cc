@@ -105,7 +105,7 @@ Answer WithTimesOff(const Question& question, Answer answer,
   const bool is_on_trace =
       std::holds_alternative<TraceProblem>(answer.problem().formulation);
   if (!is_on_trace || !answer.plan.HasPlan() || answer.plan.offload ||
-      answer.is_for_host || answer.plan.WaitsForHost()) {
+      answer.is_for_step || answer.plan.streams || answer.plan.WaitsForHost()) {
     return answer;
   }
   const TimesOffOptions options =

@@ -25,6 +25,7 @@
 #include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/profile/module_tree.h"
+#include "graph/trace/stream_times.h"
 
 namespace acplan::cli {
 
@@ -310,6 +311,7 @@ int RunAudit(const AuditFlags& flags, const Terminal& terminal) {
   }
   // Policies and plans are compared by their recomputation.
   input.trace->host.reset();
+  graph::MergeStreams(*input.trace);
   const graph::ModuleTree tree(input.profile);
   const problems::Question question =
       flags.search.planning.Question(input, tree, TrainerFlags::kSeconds);

@@ -23,6 +23,7 @@
 #include "graph/base/input_error.h"
 #include "graph/base/message_text.h"
 #include "graph/profile/module_tree.h"
+#include "graph/trace/stream_times.h"
 #include "problems/trainers/device_emit.h"
 
 namespace acplan::cli {
@@ -204,6 +205,7 @@ int RunEmit(const EmitFlags& flags, const Terminal& terminal) {
   }
   // Languages and plans are compared by their recomputation.
   input.trace->host.reset();
+  graph::MergeStreams(*input.trace);
   const graph::ModuleTree tree(input.profile);
   const problems::Question question =
       flags.search.planning.Question(input, tree, TrainerFlags::kSeconds);

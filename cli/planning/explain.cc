@@ -21,6 +21,7 @@
 #include "cli/planning/link_flags.h"
 #include "cli/planning/peak_text.h"
 #include "cli/planning/plan_device.h"
+#include "cli/planning/streams_text.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
@@ -65,6 +66,7 @@ struct ExplainFlags {
 struct Explained {
   Trace trace;
   PeakAccount account;
+  std::optional<graph::StreamTimes> streams = {};
 };
 
 // The steps of a trace whose runs an explanation compares.
@@ -110,7 +112,8 @@ Explained ExplainUnder(const Trace& trace,
                        const std::vector<graph::CheckpointedModule>& modules,
                        const problems::MemoryOptions& memory) {
   return {.trace = trace,
-          .account = problems::AccountForPeakOfRank(trace, modules, memory)};
+          .account = problems::AccountForPeakOfRank(trace, modules, memory),
+          .streams = StreamTimesOf(&trace, modules)};
 }
 
 Explained ExplainPlan(const ProfileInput& input, const problems::Plan& plan,
@@ -284,7 +287,10 @@ Explanation ExplanationOf(const ExplainFlags& flags, const ProfileInput& input,
 
 std::string ToJson(const Explanation& answer) {
   const auto peak = [&](const Explained& step) {
-    return cli::ToJson(step.trace, step.account, answer.top);
+    nlohmann::ordered_json account =
+        cli::ToJson(step.trace, step.account, answer.top);
+    if (step.streams) account["streams"] = cli::ToJson(*step.streams);
+    return account;
   };
   nlohmann::ordered_json json = {{"format", "acplan.explanation"},
                                  {"version", 1},
@@ -400,7 +406,8 @@ std::string ToText(const Explanation& answer, const Terminal& terminal) {
       "\n\n" + KindTable(answer, terminal) + BudgetText(answer);
   const auto add = [&](const std::string& what, const Explained& step) {
     text += PeakHeading(what, step, terminal) + "\n" +
-            ContentsText(step.trace, step.account, answer.top, terminal);
+            ContentsText(step.trace, step.account, answer.top, terminal) +
+            StreamsText("its step", step.streams);
   };
   add("without a plan", answer.baseline);
   if (answer.under_plan) add("the plan", *answer.under_plan);

@@ -133,7 +133,6 @@ std::string Comparison(const graph::Trace* trace, const Plan& plan,
     cells.insert(cells.end(), {with_plan, change});
     table.AddRow(std::move(cells));
   };
-  const std::string step = FormatMs(plan.baseline.runtime_ms);
   row("", "baseline", fmt::format("on {} ranks", plan.memory.world_size),
       "plan", "change");
   row("peak memory", graph::FormatBytes(plan.baseline.peak_bytes),
@@ -141,7 +140,9 @@ std::string Comparison(const graph::Trace* trace, const Plan& plan,
       FormatChange(static_cast<double>(unplanned),
                    static_cast<double>(plan.peak_bytes)));
   if (plan.WaitsForHost()) {
-    const double device_ms = plan.host->device_ms - plan.CostMs();
+    const double device_ms = plan.streams
+                                 ? plan.streams->baseline_ms
+                                 : plan.host->device_ms - plan.CostMs();
     const double before_ms = std::max(plan.host->baseline_ms, device_ms);
     row("step time", FormatMs(before_ms), FormatMs(before_ms),
         FormatMs(plan.host->step_ms),
@@ -151,9 +152,18 @@ std::string Comparison(const graph::Trace* trace, const Plan& plan,
         FormatMs(plan.host->device_ms),
         FormatChange(device_ms, plan.host->device_ms));
   } else {
-    row("step time", step, step,
-        FormatMs(plan.baseline.runtime_ms + plan.CostMs()),
-        fmt::format("+{}", FormatPercentUp(plan.overhead)));
+    const double before_ms =
+        plan.streams ? plan.streams->baseline_ms : plan.baseline.runtime_ms;
+    const double after_ms =
+        plan.streams ? plan.streams->step_ms : before_ms + plan.CostMs();
+    row("step time", FormatMs(before_ms), FormatMs(before_ms),
+        FormatMs(after_ms), fmt::format("+{}", FormatPercentUp(plan.overhead)));
+  }
+  if (plan.streams) {
+    const std::string exposed = FormatMs(plan.streams->baseline_exposed_ms);
+    row("exposed", exposed, exposed, FormatMs(plan.streams->exposed_ms),
+        fmt::format("of {} of communication",
+                    FormatMs(plan.streams->communication_ms)));
   }
   row("recomputed", FormatMs(0), FormatMs(0), FormatMs(plan.recompute_ms), "");
   if (plan.offload) {

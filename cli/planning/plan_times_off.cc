@@ -101,6 +101,10 @@ std::optional<problems::TimesOffOptions> TimesOffFlags::Parse(
 std::string TimesOffText(const problems::Question& question,
                          const problems::Plan& plan) {
   if (!question.times_off) return "";
+  if (!plan.times_off && plan.streams && plan.HasPlan()) {
+    return "run-times off: not compared, as other streams hide a part of what "
+           "runs again\n";
+  }
   if (!plan.times_off) {
     return plan.host && plan.HasPlan()
                ? "run-times off: not compared, as steps of such plans wait for "

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string>
+
 #include "cli/input/planning_flags.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
@@ -27,12 +30,34 @@ std::string LeastText(const Plan& plan) {
   return text;
 }
 
+// Returns the verdict on a plan whose step runs on streams. `effort`: that of the search.
+PlanVerdict VerdictOnStreams(const Plan& plan, const std::string& effort) {
+  const double step_ms =
+      plan.WaitsForHost() ? plan.host->step_ms : plan.streams->step_ms;
+  if (plan.status == PlanStatus::kOptimal) {
+    return {"optimal",
+            fmt::format(": no plan within the budget has a shorter step than "
+                        "{} ({})\n",
+                        FormatMs(step_ms), effort)};
+  }
+  const double least_ms =
+      std::max(plan.streams->least_step_ms.value_or(0),
+               plan.host ? plan.host->least_step_ms.value_or(0) : 0);
+  return {"feasible",
+          fmt::format(": the step takes {}, and with no plan within the budget "
+                      "less than {} ({})\n",
+                      FormatMs(step_ms), FormatMs(least_ms), effort)};
+}
+
 }  // namespace
 
 PlanVerdict VerdictOn(const Plan& plan) {
   const std::string effort = fmt::format(
       "{:.3f} s, {} {}", plan.solver.seconds, FormatCount(plan.solver.nodes),
       plan.solver.name == "cbc" ? "nodes of CBC" : "labels");
+  if (plan.streams && plan.HasPlan() && !plan.device && !plan.offload) {
+    return VerdictOnStreams(plan, effort);
+  }
   switch (plan.status) {
     case PlanStatus::kOptimal:
       return {"optimal",
@@ -49,11 +74,10 @@ PlanVerdict VerdictOn(const Plan& plan) {
                             effort)};
       }
       if (plan.WaitsForHost()) {
-        return {
-            "feasible",
-            fmt::format(": the best plan known for a step that waits for the "
-                        "host ({})\n",
-                        effort)};
+        return {"feasible",
+                ": the best plan known for a step that waits for "
+                "the host (" +
+                    effort + ")\n"};
       }
       if (plan.offload) {
         return {"feasible",

@@ -19,6 +19,7 @@
 #include "cli/planning/simulate_snapshot.h"
 #include "cli/planning/step_drawing.h"
 #include "cli/planning/step_names.h"
+#include "cli/planning/streams_text.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
@@ -58,6 +59,8 @@ struct SimulationAnswer {
   size_t units = 0;
   // They are there if the trace has the host's times.
   std::optional<graph::StepMs> baseline_times = {}, planned_times = {};
+  // They are there if the trace has streams.
+  std::optional<graph::StreamTimes> baseline_streams = {}, planned_streams = {};
   // The time that the planned step waits for its link, if the plan names one.
   std::optional<double> stall_ms = {};
   // The run on PyTorch's allocator, if one is asked for.
@@ -111,11 +114,17 @@ std::string ToJson(const SimulationAnswer& answer) {
   if (answer.baseline_times) {
     json["baseline"]["host"] = ToJson(*answer.baseline_times);
   }
+  if (answer.baseline_streams) {
+    json["baseline"]["streams"] = cli::ToJson(*answer.baseline_streams);
+  }
   if (answer.under_plan) {
     json["units"] = answer.units;
     json["planned"] = ToJson(*answer.trace, *answer.under_plan);
     if (answer.planned_times) {
       json["planned"]["host"] = ToJson(*answer.planned_times);
+    }
+    if (answer.planned_streams) {
+      json["planned"]["streams"] = cli::ToJson(*answer.planned_streams);
     }
     const graph::OffloadUse& offload = answer.under_plan->offload;
     if (!offload.storages.empty()) {
@@ -192,7 +201,9 @@ std::string ToText(const SimulationAnswer& answer, const Terminal& terminal) {
                         FormatMs(answer.under_plan->recompute_ms));
     text += OffloadText(answer);
   }
-  text += TimesText(answer);
+  text += StreamsText("without a plan", answer.baseline_streams) +
+          StreamsText("with the plan", answer.planned_streams) +
+          TimesText(answer);
   using enum Table::Align;
   Table table({kLeft, kRight, kRight, kRight});
   const auto add = [&](const std::string& name, int64_t before, int64_t after) {
@@ -272,6 +283,7 @@ SimulationAnswer Simulated(const SimulateFlags& flags, Trace& trace,
                           .baseline = graph::Simulate(trace, {}),
                           .under_plan = {}};
   answer.baseline_times = TimesOfStep(trace, {}, answer.baseline);
+  answer.baseline_streams = StreamTimesOf(&trace, {});
   std::vector<graph::CheckpointedModule> modules;
   if (!flags.plan.empty()) {
     const problems::Plan plan = ReadAnswer(flags.plan, trace.model.name);
@@ -287,6 +299,7 @@ SimulationAnswer Simulated(const SimulateFlags& flags, Trace& trace,
     modules = ModulesOf(trace, plan, flags.plan);
     answer.under_plan = SimulatePlan(trace, modules, flags.plan);
     answer.planned_times = TimesOfStep(trace, modules, *answer.under_plan);
+    answer.planned_streams = StreamTimesOf(&trace, modules);
     if (plan.offload) {
       answer.stall_ms =
           graph::TimeOnLink(trace, *answer.under_plan, plan.offload->rates)

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/planning/peak_place.h"
+#include "cli/planning/streams_text.h"
 #include "cli/show/views.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
@@ -26,6 +27,7 @@ struct BaselineAnswer {
   problems::PlanEffect sharded;
   problems::StepTime time;
   std::string peak_place;
+  std::optional<graph::StreamTimes> streams = {};
 };
 
 BaselineAnswer Compute(const ProfileInput& input,
@@ -48,6 +50,7 @@ BaselineAnswer Compute(const ProfileInput& input,
       fmt::format("{} ({})", answer.baseline.peak_module,
                   ToString(answer.effect.peak_phase));
   answer.peak_place = PeakPlace(input.TraceIfAny(), {}, unsharded, otherwise);
+  answer.streams = StreamTimesOf(input.TraceIfAny(), {});
   return answer;
 }
 
@@ -66,12 +69,13 @@ std::string ToJson(const BaselineAnswer& answer) {
   json["runtime_ms"] = answer.baseline.runtime_ms;
   json["forward_ms"] = answer.time.forward_ms;
   json["backward_ms"] = answer.time.backward_ms;
+  if (answer.streams) json["streams"] = cli::ToJson(*answer.streams);
   return graph::IndentedText(json);
 }
 
 std::string ToText(const BaselineAnswer& answer, const Terminal& terminal) {
-  const auto& [model, memory, baseline, effect, sharded, time, peak_place] =
-      answer;
+  const auto& [model, memory, baseline, effect, sharded, time, peak_place,
+               streams] = answer;
   using enum Table::Align;
   Table table({kLeft, kRight, kLeft});
   const auto bytes = [](double b) {
@@ -99,7 +103,7 @@ std::string ToText(const BaselineAnswer& answer, const Terminal& terminal) {
       {"step time", FormatMs(baseline.runtime_ms),
        fmt::format("forward {}, backward {}", FormatMs(time.forward_ms),
                    FormatMs(time.backward_ms))});
-  return table.ToString(terminal);
+  return table.ToString(terminal) + StreamsText("on streams", streams);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -7,6 +8,7 @@
 
 #include "cli/input/plan_input.h"
 #include "cli/planning/peak_place.h"
+#include "cli/planning/streams_text.h"
 #include "cli/show/views.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
@@ -18,6 +20,7 @@
 #include "problems/check/plan_check.h"
 #include "problems/plan/baseline.h"
 #include "problems/plan/plan.h"
+#include "problems/plan/plan_on_trace.h"
 
 namespace acplan::cli {
 
@@ -32,10 +35,21 @@ struct Column {
   Plan plan;
   PlanEffect effect;
   std::string peak_place;
+  std::optional<graph::StreamTimes> before = {}, streams = {};
 };
 
 double Overhead(const Column& column, double runtime_ms) {
+  if (column.streams && column.before->step_ms > 0) {
+    return std::max(0.0, column.streams->step_ms / column.before->step_ms - 1);
+  }
   return runtime_ms > 0 ? column.effect.recompute_ms / runtime_ms : 0;
+}
+
+std::vector<graph::CheckpointedModule> UnitsOf(
+    const graph::Trace* trace,
+    const std::vector<problems::PlannedModule>& modules) {
+  if (trace == nullptr) return {};
+  return problems::CheckpointedModules(*trace, modules);
 }
 
 // Returns whether the plan's own budget holds here, as "yes" or "no"; "-"
@@ -58,22 +72,24 @@ std::string ToJson(const std::vector<Column>& columns,
   json["runtime_ms"] = runtime_ms;
   json["plans"] = nlohmann::ordered_json::array();
   for (const Column& column : columns) {
-    json["plans"].push_back(
-        {{"name", column.name},
-         {"units", column.plan.modules.size()},
-         {"peak_bytes", column.effect.peak_bytes},
-         {"peak_module", column.effect.peak_module},
-         {"peak_phase", ToString(column.effect.peak_phase)},
-         {"persistent_bytes", column.effect.persistent_bytes},
-         {"activation_bytes", column.effect.activation_bytes},
-         {"recompute_ms", column.effect.recompute_ms},
-         {"overhead", Overhead(column, runtime_ms)},
-         {"budget_bytes", column.plan.budget_bytes},
-         {"reserve_bytes", column.plan.reserve_bytes},
-         {"holds", HoldsText(column)},
-         {"status", column.path.empty()
-                        ? std::string("baseline")
-                        : std::string(ToString(column.plan.status))}});
+    nlohmann::ordered_json entry = {
+        {"name", column.name},
+        {"units", column.plan.modules.size()},
+        {"peak_bytes", column.effect.peak_bytes},
+        {"peak_module", column.effect.peak_module},
+        {"peak_phase", ToString(column.effect.peak_phase)},
+        {"persistent_bytes", column.effect.persistent_bytes},
+        {"activation_bytes", column.effect.activation_bytes},
+        {"recompute_ms", column.effect.recompute_ms},
+        {"overhead", Overhead(column, runtime_ms)},
+        {"budget_bytes", column.plan.budget_bytes},
+        {"reserve_bytes", column.plan.reserve_bytes},
+        {"holds", HoldsText(column)},
+        {"status", column.path.empty()
+                       ? std::string("baseline")
+                       : std::string(ToString(column.plan.status))}};
+    if (column.streams) entry["streams"] = cli::ToJson(*column.streams);
+    json["plans"].push_back(std::move(entry));
   }
   return graph::IndentedText(json);
 }
@@ -115,6 +131,12 @@ std::string ToTable(const std::vector<Column>& columns, double runtime_ms,
       [](const Column& c) { return fmt::format("{}", c.plan.modules.size()); });
   row("recomputed",
       [](const Column& c) { return FormatMs(c.effect.recompute_ms); });
+  if (columns.back().streams) {
+    row("communication",
+        [](const Column& c) { return FormatMs(c.streams->communication_ms); });
+    row("  exposed",
+        [](const Column& c) { return FormatMs(c.streams->exposed_ms); });
+  }
   row("overhead", [&](const Column& c) {
     return FormatPercentUp(Overhead(c, runtime_ms));
   });
@@ -183,6 +205,9 @@ void ShowPlans(const ShowFlags& flags, const ProfileInput& input,
       const ProfileInput own = WithSegmentsOf(input, column.plan, column.path);
       column.effect = ComputeEffect(own.profile, column.plan.modules, options,
                                     column.plan.tradeoff, own.TraceIfAny());
+      column.before = StreamTimesOf(own.TraceIfAny(), {});
+      column.streams = StreamTimesOf(
+          own.TraceIfAny(), UnitsOf(own.TraceIfAny(), column.plan.modules));
       column.peak_place = PeakPlace(own.TraceIfAny(), column.plan, options,
                                     column.effect.peak_module);
     } catch (const InputError& error) {

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "graph/trace/simulation.h"
+#include "graph/trace/stream_times.h"
 #include "graph/trace/trace.h"
 
 namespace acplan::graph {
@@ -45,6 +46,13 @@ double HostMs(const Trace& trace) {
     }
   }
   return (us + update_us / static_cast<double>(trace.microbatches)) * kMsOfUs;
+}
+
+double DeviceMs(const Trace& trace, const Simulation& simulation) {
+  if (HasStreams(trace)) return TimeOnStreams(trace, simulation.steps).step_ms;
+  double ms = simulation.recompute_ms;
+  for (const TraceOperator& op : trace.operators) ms += op.runtime_ms;
+  return ms;
 }
 
 // Returns whether the call writes to memory that it did not make.
@@ -94,10 +102,9 @@ std::optional<StepMs> TimesOfStep(
     const Trace& trace, const std::vector<CheckpointedModule>& modules,
     const Simulation& simulation) {
   if (!trace.host) return std::nullopt;
-  StepMs times{.device = simulation.recompute_ms,
-               .host = HostMs(trace) + AddedHostMs(trace, modules, simulation)};
-  for (const TraceOperator& op : trace.operators) times.device += op.runtime_ms;
-  return times;
+  return StepMs{
+      .device = DeviceMs(trace, simulation),
+      .host = HostMs(trace) + AddedHostMs(trace, modules, simulation)};
 }
 
 }  // namespace acplan::graph

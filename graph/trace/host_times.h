@@ -25,7 +25,8 @@ struct Trace;
 //   launched again.
 // - A unit is quiet if it recomputes everything, is a module and no run of modules, and
 //   writes only to memory that its call makes.
-// - Device and host are two queues. The device never runs ahead of the host, and the host
+// - Device and host are two queues, and the device may have streams within
+//   (stream_times.h). The device never runs ahead of the host, and the host
 //   queues work for the device without waiting. In a loop of equal steps, a step therefore
 //   takes the longer of both times.
 
@@ -54,7 +55,8 @@ struct HostTimes {
 
 // The two queues of a step.
 struct StepMs {
-  double device = 0;  // of all operators, and of what runs again
+  // The sum of all operators and of what runs again; with streams, until all have ended.
+  double device = 0;
   double host = 0;
 
   // Returns the time of the step.

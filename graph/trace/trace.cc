@@ -56,9 +56,7 @@ TraceStorage ParseStorage(const JsonField& field, Time forward_end,
   else if (field.Has("scope_end"))
     field.Get("scope_end")
         .Fail("none for a storage that is not born in the forward pass");
-  if (field.Has("stream"))
-    storage.stream =
-        ParseInt(field.Get("stream"), 0, std::numeric_limits<int32_t>::max());
+  storage.stream = ParseStream(field);
   return storage;
 }
 
@@ -305,16 +303,13 @@ TraceOperator ParseOperator(const JsonField& field, OperatorId id,
   op.random = ParseFlag(field, "random");
   op.opaque = ParseFlag(field, "opaque");
   op.once = ParseFlag(field, "once");
-  op.recasts = Optional(field, "recasts", [&](const JsonField& f) {
-                 std::vector<OperatorId> recasts;
-                 for (const JsonField& element : f.Elements())
-                   recasts.push_back(ParseId<OperatorId>(
-                       element, start, "operators before it"));
-                 return recasts;
-               }).value_or(std::vector<OperatorId>());
+  op.recasts = ParseEarlierOperators(field, "recasts", start);
   op.source = Optional(field, "source", [&](const JsonField& f) {
                 return ParseId<SourceId>(f, trace.sources.size(), "sources");
               }).value_or(kNone);
+  op.stream = ParseStream(field);
+  op.waits = ParseEarlierOperators(field, "waits", start);
+  if (!op.waits.empty()) ExpectAscent(field.Get("waits"), op.waits);
   return op;
 }
 

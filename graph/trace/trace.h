@@ -179,6 +179,10 @@ struct TraceOperator {
   // would make them for this one otherwise.
   std::vector<OperatorId> recasts = {};
   SourceId source = kNone;  // kNone: none, or the file does not say
+  // The stream that runs it, 0 for the default one, and operators before it that have ended
+  // when it starts, ascending (stream_times.h).
+  int32_t stream = 0;
+  std::vector<OperatorId> waits = {};
 
   bool operator==(const TraceOperator&) const = default;
 };
@@ -275,7 +279,7 @@ struct Trace {
 // - the operators that gather a call's parameters are not within the backward pass, or
 //   have a begin or an end alone;
 // - the call of an operator or of a saved tensor is not the innermost one;
-// - reads or outputs do not ascend, or an operator reads, returns or mutates,
+// - reads, outputs or waits do not ascend, an operator waits for one that is not before it, or an operator reads, returns or mutates,
 //   or autograd saves, a storage that is not alive;
 // - creates is not exactly what is born in the operator;
 // - a tensor's base does not come before it or has another storage, results do

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 namespace acplan::graph {
@@ -43,6 +44,25 @@ std::pair<Time, Time> ParsePeriod(const JsonField& object,
 bool ParseFlag(const JsonField& object, std::string_view key) {
   return Optional(object, key, [](const JsonField& f) { return f.Bool(); })
       .value_or(false);
+}
+
+int32_t ParseStream(const JsonField& object) {
+  return Optional(object, "stream",
+                  [](const JsonField& f) {
+                    return ParseInt(f, 0, std::numeric_limits<int32_t>::max());
+                  })
+      .value_or(0);
+}
+
+std::vector<OperatorId> ParseEarlierOperators(const JsonField& object,
+                                              std::string_view key, Time time) {
+  std::vector<OperatorId> operators;
+  if (!object.Has(key)) return operators;
+  for (const JsonField& element : object.Get(key).Elements()) {
+    operators.push_back(ParseId<OperatorId>(element, static_cast<size_t>(time),
+                                            "operators before it"));
+  }
+  return operators;
 }
 
 std::vector<StorageId> ParseStorageIds(const JsonField& field, size_t count) {

@@ -53,6 +53,13 @@ std::pair<Time, Time> ParsePeriod(const JsonField& object,
 // Returns a boolean; false if there is none.
 bool ParseFlag(const JsonField& object, std::string_view key);
 
+// Returns the stream of an object; 0, the default stream, if there is none.
+int32_t ParseStream(const JsonField& object);
+
+// Returns a list of operators that have ended by a time; empty if there is none.
+std::vector<OperatorId> ParseEarlierOperators(const JsonField& object,
+                                              std::string_view key, Time time);
+
 // Returns a list of some of `count` storages.
 std::vector<StorageId> ParseStorageIds(const JsonField& field, size_t count);
 

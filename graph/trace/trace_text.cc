@@ -66,6 +66,8 @@ Json OperatorJson(const TraceOperator& op, const std::string& name) {
   if (op.once) json["once"] = true;
   if (!op.recasts.empty()) json["recasts"] = op.recasts;
   if (op.source != kNone) json["source"] = op.source;
+  if (op.stream != 0) json["stream"] = op.stream;
+  if (!op.waits.empty()) json["waits"] = op.waits;
   return json;
 }
 

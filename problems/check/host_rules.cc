@@ -9,6 +9,7 @@
 
 #include "graph/trace/simulation.h"
 #include "problems/check/stated_number.h"
+#include "problems/check/stream_rules.h"
 #include "problems/plan/plan_on_trace.h"
 
 namespace acplan::problems {
@@ -123,6 +124,17 @@ HostCounts CountUnits(const Trace& trace, const Plan& plan) {
   return counts;
 }
 
+double DeviceMs(const Trace& trace, const Plan& plan, double cost_ms) {
+  if (plan.streams) {
+    const double stall_ms = plan.offload ? plan.offload->stall_ms : 0;
+    const auto units = CheckpointedModules(trace, plan.modules);
+    return LongestPathMs(trace, Simulate(trace, units)) + stall_ms;
+  }
+  double ms = cost_ms;
+  for (const graph::TraceOperator& op : trace.operators) ms += op.runtime_ms;
+  return ms;
+}
+
 }  // namespace
 
 std::optional<std::string> FalseHostTime(const Trace& trace, const Plan& plan,
@@ -135,10 +147,7 @@ std::optional<std::string> FalseHostTime(const Trace& trace, const Plan& plan,
   const double baseline_ms = BaselineMs(*trace.host, CountStep(trace));
   const double host_ms =
       baseline_ms + AddedMs(*trace.host, CountUnits(trace, plan));
-  double device_ms = cost_ms;
-  for (const graph::TraceOperator& op : trace.operators) {
-    device_ms += op.runtime_ms;
-  }
+  const double device_ms = DeviceMs(trace, plan, cost_ms);
   const double step_ms = std::max(host_ms, device_ms);
   if (IsFalse(stated.baseline_ms, baseline_ms)) {
     return Differs("host's time without it in ms", stated.baseline_ms,

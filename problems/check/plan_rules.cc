@@ -16,6 +16,7 @@
 #include "problems/check/skip_rules.h"
 #include "problems/check/state_rules.h"
 #include "problems/check/stated_number.h"
+#include "problems/check/stream_rules.h"
 #include "problems/check/unit_effect.h"
 #include "problems/plan/plan_on_trace.h"
 
@@ -246,6 +247,25 @@ BrokenRule FalsePeak(const Plan& plan, const PlanEffect& effect) {
   return std::nullopt;
 }
 
+// Checks that a plan on streams that is called optimal has a step that no plan's is below.
+BrokenRule UnprovenStep(const Plan& plan) {
+  if (plan.status != PlanStatus::kOptimal) return std::nullopt;
+  const auto exceeds = [](double step_ms, double least_ms) {
+    return step_ms > least_ms && IsFalse(step_ms, least_ms);
+  };
+  const PlanStreams& streams = *plan.streams;
+  const double least_ms =
+      std::max(streams.least_step_ms.value_or(0),
+               plan.host ? plan.host->least_step_ms.value_or(0) : 0);
+  const double step_ms =
+      std::max(streams.step_ms, plan.host ? plan.host->ms : 0);
+  if (!exceeds(step_ms, least_ms)) return std::nullopt;
+  return fmt::format(
+      "the plan says it is optimal; its step takes {} ms, and is proven to "
+      "take at least {} ms",
+      step_ms, least_ms);
+}
+
 // Checks the stated recomputation, and the bound and the gap, which refer to
 // the cost: the recomputation plus the time that the step waits.
 BrokenRule FalseCost(const Plan& plan, double recompute_ms, double cost_ms) {
@@ -264,6 +284,7 @@ BrokenRule FalseCost(const Plan& plan, double recompute_ms, double cost_ms) {
                      : cost_ms > 0 ? std::max(0.0, 1 - plan.bound_ms / cost_ms)
                                    : 0;
   if (IsFalse(plan.gap, gap)) return Differs("gap", plan.gap, gap);
+  if (plan.streams && plan.streams->least_step_ms) return UnprovenStep(plan);
   if (plan.status == PlanStatus::kOptimal && IsFalse(0, gap)) {
     return fmt::format("the plan says it is optimal; its gap is {}", gap);
   }
@@ -322,8 +343,14 @@ BrokenRule FalseTimesOff(const Plan& plan) {
 BrokenRule FalseBaseline(const Profile& profile, const Plan& plan,
                          double cost_ms, const graph::Trace* trace) {
   const double step_ms = StepMs(profile);
-  if (step_ms > 0 && IsFalse(plan.overhead, cost_ms / step_ms)) {
-    return Differs("overhead", plan.overhead, cost_ms / step_ms);
+  double overhead = step_ms > 0 ? cost_ms / step_ms : kNotStated;
+  if (plan.streams) {
+    const double before_ms = plan.streams->baseline_ms;
+    const double added_ms = plan.streams->step_ms - before_ms;
+    overhead = before_ms > 0 ? std::max(0.0, added_ms / before_ms) : kNotStated;
+  }
+  if (overhead >= 0 && IsFalse(plan.overhead, overhead)) {
+    return Differs("overhead", plan.overhead, overhead);
   }
   if (plan.baseline.peak_bytes == kNotStated) return std::nullopt;
   MemoryOptions unsharded = plan.memory;
@@ -381,6 +408,7 @@ BrokenRule FalseStatement(const Profile& profile, const Plan& plan,
   if (auto broken = FalseTimesOff(plan)) return broken;
   if (trace != nullptr) {
     if (auto broken = FalseHostTime(*trace, plan, cost_ms)) return broken;
+    if (auto broken = FalseStreamTime(*trace, plan)) return broken;
   }
   return FalseBaseline(profile, plan, cost_ms, trace);
 }

@@ -208,6 +208,29 @@ Json ToJson(const PlanHost& host) {
   return json;
 }
 
+PlanStreams ReadStreams(const JsonField& field) {
+  return {.baseline_ms = field.Get("baseline_ms").NonNegativeNumber(),
+          .baseline_exposed_ms =
+              field.Get("baseline_exposed_ms").NonNegativeNumber(),
+          .communication_ms = field.Get("communication_ms").NonNegativeNumber(),
+          .exposed_ms = field.Get("exposed_ms").NonNegativeNumber(),
+          .step_ms = field.Get("step_ms").NonNegativeNumber(),
+          .least_step_ms = graph::Optional(field, "least_step_ms",
+                                           [](const JsonField& least) {
+                                             return least.NonNegativeNumber();
+                                           })};
+}
+
+Json ToJson(const PlanStreams& streams) {
+  Json json = {{"baseline_ms", streams.baseline_ms},
+               {"baseline_exposed_ms", streams.baseline_exposed_ms},
+               {"communication_ms", streams.communication_ms},
+               {"exposed_ms", streams.exposed_ms},
+               {"step_ms", streams.step_ms}};
+  if (streams.least_step_ms) json["least_step_ms"] = *streams.least_step_ms;
+  return json;
+}
+
 // Returns the plan with its statements about itself as a whole.
 Plan WithStatements(Plan plan, const JsonField& root) {
   const auto number = [&](std::string_view key) {
@@ -232,6 +255,7 @@ Plan WithStatements(Plan plan, const JsonField& root) {
   }
   if (root.Has("offload")) plan.offload = ReadOffload(root.Get("offload"));
   if (root.Has("host")) plan.host = ReadHost(root.Get("host"));
+  if (root.Has("streams")) plan.streams = ReadStreams(root.Get("streams"));
   if (root.Has("device")) plan.device = PlanDeviceFromJson(root.Get("device"));
   if (root.Has("peak_bytes")) plan.peak_bytes = root.Get("peak_bytes").Bytes();
   if (root.Has("peak_module")) {
@@ -396,6 +420,7 @@ std::string PlanToJson(const Plan& plan) {
   }
   if (plan.offload) root["offload"] = ToJson(*plan.offload);
   if (plan.host) root["host"] = ToJson(*plan.host);
+  if (plan.streams) root["streams"] = ToJson(*plan.streams);
   if (plan.device) root["device"] = ToJson(*plan.device);
   State(root, "peak_bytes", plan.peak_bytes);
   if (!plan.peak_module.empty()) root["peak_module"] = plan.peak_module;

@@ -153,6 +153,19 @@ struct PlanHost {
   bool operator==(const PlanHost&) const = default;
 };
 
+// The step on the device's streams (graph/trace/stream_times.h).
+struct PlanStreams {
+  double baseline_ms = 0;  // the step without the plan
+  double baseline_exposed_ms = 0;
+  double communication_ms = 0;  // with the plan, as the others
+  double exposed_ms = 0;
+  double step_ms = 0;
+  // Proven: no plan's step takes less. Nothing if it was not asked for.
+  std::optional<double> least_step_ms = {};
+
+  bool operator==(const PlanStreams&) const = default;
+};
+
 struct Plan {
   std::string model;
   int64_t budget_bytes = 0;
@@ -169,10 +182,12 @@ struct Plan {
   // waits.
   double bound_ms = kNotStated;  // proven: no plan costs less
   double gap = kNotStated;       // (cost - bound) / cost; 0 where optimal
-  double overhead = kNotStated;  // cost / baseline runtime
+  // Cost / baseline runtime; with streams what they do not hide / the step.
+  double overhead = kNotStated;
   std::optional<PlanOffload> offload = {};  // if offload was requested
   std::optional<PlanDevice> device = {};    // if it is for a device
   std::optional<PlanHost> host = {};        // if the trace has these times
+  std::optional<PlanStreams> streams = {};  // if the trace has several
   std::optional<AnySchedule> any_schedule =
       {};                                  // if there is a plan on a trace
   std::optional<TimesOff> times_off = {};  // likewise, without offload

@@ -180,6 +180,18 @@ TEST(Trace, StoragesMayBeOfOtherStreams) {
   EXPECT_THAT(ToJson(ReadTrace(ACPLAN_SEED_TRACE)), Not(HasSubstr("stream")));
 }
 
+TEST(Trace, OperatorsMayRunOnOtherStreams) {
+  json small = SmallTrace();
+  small["operators"][1]["stream"] = 2;
+  small["operators"][3]["waits"] = {0, 1};
+  const Trace t = ParseTrace(small.dump(), "t.json");
+  EXPECT_EQ(t.operators[1_op].stream, 2);
+  EXPECT_EQ(t.operators[2_op].stream, 0);
+  EXPECT_THAT(t.operators[3_op].waits, ElementsAre(0_op, 1_op));
+  EXPECT_THAT(t.operators[2_op].waits, IsEmpty());
+  EXPECT_EQ(ParseTrace(ToJson(t), "t.json"), t);
+}
+
 // A sparse tensor has storage 5 as a part, but the trace has no tensor of it.
 TEST(Trace, MayHaveTimesOfTheHost) {
   json small = SmallTrace();
@@ -361,8 +373,8 @@ std::vector<BadRow> RowsOfWrongTypes() {
   add("/calls/1", "calls[1]", {"no_grad"}, "0", "true or false", "0");
   add("/operators/1", "operators[1]", {"reads", "creates", "outputs"}, "true",
       "an array", "true");
-  add("/operators/1", "operators[1]", {"mutates", "results", "recasts"}, "1",
-      "an array", "1");
+  add("/operators/1", "operators[1]",
+      {"mutates", "results", "recasts", "waits"}, "1", "an array", "1");
   add("/operators/1", "operators[1]", {"name"}, "null", "a string", "null");
   add("/operators/1", "operators[1]", {"call"}, "null", whole, "null");
   add("/operators/1", "operators[1]", {"view", "random", "opaque"}, "1",
@@ -370,6 +382,7 @@ std::vector<BadRow> RowsOfWrongTypes() {
   add("/storages/5", "storages[5]", {"category"}, "0", "a string", "0");
   add("/storages/5", "storages[5]", {"born"}, "null", whole, "null");
   add("/storages/5", "storages[5]", {"stream"}, "-1", whole, "-1");
+  add("/operators/1", "operators[1]", {"stream"}, "-1", whole, "-1");
   add("/storages/5", "storages[5]", {"scope_end", "freed"}, "\"never\"",
       "a time from 1 to ", "\"never\"");
   add("/saved/1", "saved[1]",

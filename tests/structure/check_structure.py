@@ -195,6 +195,7 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
         "cli/command.h",
         "cli/input",
         "cli/planning/peak_place.h",
+        "cli/planning/streams_text.h",
         "cli/terminal",
     ),
     "cli/module": (

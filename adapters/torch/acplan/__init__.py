@@ -40,7 +40,7 @@ from acplan._device.profiled_device import ProfiledDevice, profiled_device
 from acplan._files.display import set_chart
 from acplan._files.lengths_file import Lengths
 from acplan._files.plan_file import Plan, PlanDevice, PlannedModule, PlannedOperator
-from acplan._files.plan_host import PlanHost
+from acplan._files.plan_host import PlanHost, PlanStreams
 from acplan._files.plan_table import PlanTable
 from acplan._files.profile_file import Profile
 from acplan._files.times_off import Regret, TimesOff
@@ -90,6 +90,7 @@ __all__ = [
     "PlanDevice",
     "PlanHost",
     "PlanMismatchWarning",
+    "PlanStreams",
     "PlanTable",
     "PlannedModule",
     "PlannedOperator",

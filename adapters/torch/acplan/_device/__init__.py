@@ -74,8 +74,8 @@ Replaced in PyTorch (_base/patching.py says how to read the list):
     torch.cuda.stream
     torch.cuda.current_stream
     torch.cuda.default_stream
-        fake_streams.py, fake_streams: streams and events have numbers, and nothing waits. For
-        ranks of parallel models alone, with CUDA as without.
+        fake_streams.py, fake_streams: streams and events have numbers, and nothing waits; what
+        would wait is noted. For ranks of parallel models alone, with CUDA as without.
     torch._subclasses.fake_tensor.FakeTensorMode.avoid_device_init, private
     torch._subclasses.fake_tensor.init_gpu_context, private
         fake_cuda.py, fake_cuda: no fake tensor starts the device. Up to 2.11 the second makes a

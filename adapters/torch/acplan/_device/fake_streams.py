@@ -1,5 +1,6 @@
 """Fake CUDA streams and events: a program on fake tensors names the streams on which it
-allocates and communicates, and waits for nothing."""
+allocates and communicates, and waits for nothing. The waits that a GPU would have are noted
+(stream_waits.py)."""
 
 import contextlib
 import itertools
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 from acplan._base.patching import set_attribute
+from acplan._device.stream_waits import Mark, mark_of, wait_for
 
 
 class FakeStream:
@@ -24,13 +26,15 @@ class FakeStream:
         return self.number
 
     def wait_stream(self, stream: Any) -> None:
-        pass
+        wait_for(self.number, mark_of(stream.number))
 
     def wait_event(self, event: Any) -> None:
-        pass
+        event.wait(self)
 
     def record_event(self, event: Any = None) -> Any:
-        return FakeEvent() if event is None else event
+        event = FakeEvent() if event is None else event
+        event.record(self)
+        return event
 
     def synchronize(self) -> None:
         pass
@@ -40,16 +44,17 @@ class FakeStream:
 
 
 class FakeEvent:
-    """An event that has happened."""
+    """An event that has happened. It stands for what its stream had to run when it was last
+    recorded."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        pass
+        self._mark: Mark | None = None
 
     def record(self, stream: Any = None) -> None:
-        pass
+        self._mark = mark_of(_number_of(stream))
 
     def wait(self, stream: Any = None) -> None:
-        pass
+        wait_for(_number_of(stream), self._mark)
 
     def synchronize(self) -> None:
         pass
@@ -60,6 +65,13 @@ class FakeEvent:
 
 # The streams around the current code, the innermost last; empty outside of fake_streams().
 _open_streams: list[FakeStream] = []
+# The numbers of the streams of process groups, by the groups' names; likewise.
+_group_streams: dict[str, int] = {}
+_numbers = itertools.count(1)
+
+
+def _number_of(stream: Any) -> int:
+    return current_stream_number() if stream is None else int(stream.number)
 
 
 def current_stream_number() -> int:
@@ -67,15 +79,26 @@ def current_stream_number() -> int:
     return _open_streams[-1].number if _open_streams else 0
 
 
+def group_stream_number(group: str) -> int:
+    """Returns the number of the stream on which a process group runs what the program does not
+    wait for at once, or 0 if there are no fake streams."""
+    if not _open_streams:
+        return 0
+    if group not in _group_streams:
+        _group_streams[group] = next(_numbers)
+    return _group_streams[group]
+
+
 @contextlib.contextmanager
 def fake_streams() -> Iterator[None]:
     """Gives the block fake streams and events in place of CUDA's. Streams have numbers in the
     order in which they are made."""
+    global _numbers
     default = FakeStream(0)
-    numbers = itertools.count(1)
+    _numbers = itertools.count(1)
 
     def make(*_: Any, **__: Any) -> FakeStream:
-        return FakeStream(next(numbers))
+        return FakeStream(next(_numbers))
 
     @contextlib.contextmanager
     def in_stream(stream: FakeStream | None) -> Iterator[None]:
@@ -103,4 +126,5 @@ def fake_streams() -> Iterator[None]:
             undo.enter_context(set_attribute(torch.cuda, name, function))
         _open_streams.append(default)
         undo.callback(_open_streams.clear)
+        undo.callback(_group_streams.clear)
         yield

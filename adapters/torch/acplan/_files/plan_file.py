@@ -8,7 +8,7 @@ from acplan._base.errors import AcplanError
 from acplan._files import display
 from acplan._files.charts import figure, made_of
 from acplan._files.json_files import read_json, write_json
-from acplan._files.plan_host import PlanHost
+from acplan._files.plan_host import PlanHost, PlanStreams
 from acplan._files.times_off import TimesOff
 
 
@@ -283,6 +283,12 @@ class Plan:
         return PlanHost.from_optional(self.data.get("host"))
 
     @property
+    def streams(self) -> PlanStreams | None:
+        """The step on the device's streams; None if the trace has one stream, as those of
+        models on one device have."""
+        return PlanStreams.from_optional(self.data.get("streams"))
+
+    @property
     def bound_ms(self) -> float:
         """A number that no plan's recomputation is below, proven."""
         return float(self._number("bound_ms"))
@@ -294,7 +300,8 @@ class Plan:
 
     @property
     def overhead(self) -> float:
-        """The recomputation relative to the step without it."""
+        """The recomputation relative to the step without it; with streams what they do not
+        hide, relative to the step."""
         return float(self._number("overhead"))
 
     def to_pandas(self) -> Any:

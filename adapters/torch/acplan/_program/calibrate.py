@@ -51,8 +51,10 @@ def _predicted_ms(trace: Trace, plan: Plan | None) -> tuple[float, float]:
             folder.ask("simulate", {**question, "json": True}).require_success().out
         )
     step = answer["baseline" if plan is None else "planned"]
-    device_ms = math.fsum(o["runtime_ms"] for o in trace.data["operators"])
     host_ms = step["host"]["ms"] if "host" in step else 0.0
+    if "streams" in step:
+        return step["streams"]["step_ms"], host_ms
+    device_ms = math.fsum(o["runtime_ms"] for o in trace.data["operators"])
     return device_ms + step["recompute_ms"], host_ms
 
 

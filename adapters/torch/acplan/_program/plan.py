@@ -167,6 +167,13 @@ def _tell_of_limit(plan: Plan) -> None:
     if limit in (None, "gap", "interrupted"):  # there was none, or it was asked for
         return
     why = "without a proof" if limit == "unproven" else f"stopped by the {limit} limit"
+    if plan.streams is not None and plan.streams.least_step_ms is not None:
+        step_ms, least_ms = plan.streams.step_ms, plan.streams.least_step_ms
+        warn(
+            f"plan: feasible, {why}: the step takes {step_ms:.3f} ms, and with no plan less "
+            f"than {least_ms:.3f} ms"
+        )
+        return
     text = f"plan: feasible, {why}: it recomputes {plan.recompute_ms:.3f} ms"
     if plan.stall_ms is not None:
         text += f" and waits {plan.stall_ms:.3f} ms for the host"

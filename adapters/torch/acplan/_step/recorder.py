@@ -29,9 +29,11 @@ from acplan._base.stand_ins import is_run_inside
 from acplan._base.tensors import block_bytes, tensors_of
 from acplan._base.triton_kernels import is_launch
 from acplan._device.devices import Device, OperatorRun
+from acplan._device.stream_waits import StreamWaits, open_waits
 from acplan._device.workspaces import is_product, persistent_bytes, workspace_bytes
 from acplan._fakes.value_readers import readers
 from acplan._files.trace_file import live_bytes
+from acplan._step.operator_streams import add_operator, wait_for_results
 from acplan._step.records import Operator, Storage
 from acplan._step.step_log import StepLog
 
@@ -60,6 +62,7 @@ class Recorder(TorchDispatchMode):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.log = StepLog()
+        self._waits = StreamWaits()
         self._device = device
         self._forgets_casts = forgets_casts
         self._kernels = kernels
@@ -71,12 +74,14 @@ class Recorder(TorchDispatchMode):
         watch_propagation()
         watch_ring_attention()
         readers.append(self._note_read)
+        open_waits.append(self._waits)
         self._undo.enter_context(resizes_noted(self.log))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: object) -> None:
         readers.remove(self._note_read)
+        open_waits.remove(self._waits)
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._undo.close()
 
@@ -171,6 +176,7 @@ class Recorder(TorchDispatchMode):
         written_tensors = log.plain(results)
         if name in _INVISIBLE or func in OF_WAITING:
             log.add_results(read_tensors, written_tensors)
+            wait_for_results(self._waits, func, log.storages_of(read_tensors))
             return
         reads = sorted({log.storage_of(t) for t in read_tensors})
         outputs = sorted({log.storage_of(t, log.now) for t in written_tensors})
@@ -184,36 +190,44 @@ class Recorder(TorchDispatchMode):
             self._add_workspace(workspace_bytes(func, args, kwargs, out, self._kernels))
         if is_launch(func):
             read_tensors, written_tensors = log.plain(args[1]), mutates
+        is_mere_view = is_view and not is_collective(func)
+        run, filled = (
+            OperatorRun(func, args, kwargs, out),
+            [*outputs, *log.storages_of(mutates)],
+        )
+        own_reads = [] if is_mere_view else reads
+        stream, waits = add_operator(self._waits, run, own_reads, filled)
         if is_once := log.once is not None:
             reads, outputs = [], _unused_again(log, reads, outputs)
+        is_cast = _is_kept_cast(name, read_tensors, written_tensors)
         # Lists that an operator changes in place are no results.
         changed = written_tensors or mutates
-        is_free = (is_view and not is_collective(func)) or not changed or "empty" in name
+        is_free = is_mere_view or not changed or "empty" in name
         log.operators.append(
             Operator(
                 name=name,
                 call=log.open_call,
                 runtime_ms=0.0
                 if is_free or self._device is None
-                else self._device.runtime_ms(
-                    OperatorRun(func, args, kwargs, out), read_tensors, changed
-                ),
+                else self._device.runtime_ms(run, read_tensors, changed),
                 reads=reads,
                 outputs=outputs,
                 results=tensors,
                 mutates=[] if is_once else log.changed_storages(mutates),
                 is_view=is_view and not is_once,
-                is_random=torch.Tag.nondeterministic_seeded in func.tags
-                and draws(traits_of(func), args, kwargs),
+                is_random=_is_random(func, args, kwargs),
                 is_opaque=is_opaque,
-                cast_of=reads[0]
-                if log.is_forward and _is_kept_cast(name, read_tensors, written_tensors)
-                else None,
+                cast_of=reads[0] if log.is_forward and is_cast else None,
                 source=-1 if self._sources is None else self._sources.of_operator(),
                 statistics=log.storages_of(statistics_of(func, args, kwargs)),
                 is_once=is_once,
+                stream=stream,
+                waits=waits,
             )
         )
+        self._end(name)
+
+    def _end(self, name: str) -> None:
         if self._on_operator:
             self._on_operator()
         # Not while autocast is casting, which holds its lock.
@@ -236,6 +250,11 @@ def _unused_again(log: StepLog, reads: list[int], outputs: list[int]) -> list[in
         if storage not in log.once and not log.storages[storage].is_refilled:
             return [storage]
     return log.operators[-1].outputs
+
+
+def _is_random(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    is_tagged = torch.Tag.nondeterministic_seeded in func.tags
+    return is_tagged and draws(traits_of(func), args, kwargs)
 
 
 def _is_kept_cast(

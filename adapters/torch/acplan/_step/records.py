@@ -51,6 +51,10 @@ class Operator:
     statistics: list[int] = dataclasses.field(default_factory=list)
     # A hook runs it once in a call, and not when the call runs again.
     is_once: bool = False
+    # The stream that runs it, 0 for the default one, and operators of other streams that have
+    # ended when it starts.
+    stream: int = 0
+    waits: list[int] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass

@@ -264,6 +264,10 @@ def _operator(
         data["recasts"] = recasts
     if operator.source >= 0:
         data["source"] = operator.source
+    if operator.stream:
+        data["stream"] = operator.stream
+    if operator.waits:
+        data["waits"] = operator.waits
     return data
 
 
