@@ -16,6 +16,7 @@ _PAGES = pathlib.Path(__file__).parents[3] / "docs" / "python"
 _NOT_RUN = (
     "parse_module_info", "fully_shard", "PipelineStage", "lightning.Trainer",
     "auto_checkpoint(trainer", "PlannedModule(", "(model, table, inputs_of", "train_step()",
+    "parallelize=shard",
 )  # fmt: skip
 
 
