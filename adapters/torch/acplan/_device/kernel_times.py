@@ -160,8 +160,8 @@ def _by_width(narrow: float, middle: float, wide: float) -> Callable[[Call, Rate
 
 
 # The gradients of a normalisation: the elements a second and multiprocessor that both kernels
-# together take at most. Gradients of weights are sums over rows, and up to so many rows a thread
-# walks over all rows of its columns.
+# together take at most. Gradients of weights are sums over rows, and up to so many rows a
+# thread walks over all rows of its columns.
 _NORM_ELEMENTS = 2.4e9
 _ROWS_OF_A_THREAD = 65536
 _SECONDS_OF_A_ROW = 3.3e-9
