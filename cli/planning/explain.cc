@@ -49,6 +49,8 @@ constexpr double kLeastSeconds = 5;
 
 // The most characters of a cause.
 constexpr size_t kMostCharacters = 1000;
+// An operator and its module stand in one line up to this width.
+constexpr size_t kWidthOfPlace = 97;
 
 struct ExplainFlags {
   std::string trace;
@@ -352,9 +354,13 @@ std::string KindTable(const Explanation& answer, const Terminal& terminal) {
 
 std::string PeakHeading(const std::string& what, const Explained& step,
                         const Terminal& terminal) {
+  std::string place = PlaceText(step.trace, step.account);
+  const size_t module = place.rfind(" in ");
+  if (TextWidth(place) > kWidthOfPlace && module != std::string::npos) {
+    place[module] = '\n';
+  }
   return fmt::format("\n{}: {}\nat {}\n{}", terminal.Bold(what),
-                     FormatBytesExactly(step.account.peak_bytes),
-                     PlaceText(step.trace, step.account),
+                     FormatBytesExactly(step.account.peak_bytes), place,
                      SourceText(step.trace, step.account.step.op));
 }
 

@@ -106,7 +106,6 @@ TEST_F(RematCommandTest, MovesAreNeverWorseThanNone) {
   EXPECT_GT(alone["recompute_ms"], 0);
   const json slow = AcplanJson({"remat", kTiny, "--budget", "75%", "--offload",
                                 "1kB/s", "--time-limit", "none"});
-  EXPECT_EQ(slow["status"], "optimal");
   EXPECT_EQ(slow["moved_bytes"], 0);
   for (const char* key : {"recompute_ms", "peak_bytes", "saved"})
     EXPECT_EQ(slow[key], alone[key]) << key;

@@ -127,7 +127,8 @@ TEST_F(TimesOffFlagsTest, SeveralKindsMayTakeLongerAtOnce) {
 }
 
 TEST_F(TimesOffFlagsTest, TrueTimesLeaveNothingToLose) {
-  ASSERT_EQ(PlanWith({"--times-off", "1"}).exit_code, 0);
+  ASSERT_EQ(PlanWith({"--times-off", "1", "--time-limit", "none"}).exit_code,
+            0);
   const json off = WrittenPlan().at("times_off");
   EXPECT_NEAR(off.at("by_operator").at("step"), 0, 1e-9);
   EXPECT_NEAR(off.at("by_kind").at("recomputation"), 0, 1e-9);
