@@ -32,7 +32,7 @@ _SHARES = ("80%", "65%", "50%", "min")
 
 
 def _shard(model: nn.Module, mesh: DeviceMesh) -> None:
-    for block in model.model.layers:  # type: ignore[union-attr]  # a ModuleList
+    for block in model.model.layers:  # type: ignore[union-attr]  # mypy takes a ModuleList for a Tensor
         fully_shard(block, mesh=mesh["dp"], mp_policy=MIXED)
     fully_shard(model, mesh=mesh["dp"], mp_policy=MIXED)
 

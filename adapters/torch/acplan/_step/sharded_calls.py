@@ -161,7 +161,7 @@ class ShardedCalls:
         def pre_backward(*args: Any, **kwargs: Any) -> None:
             times.clear()
             plain[0](*args, **kwargs)
-            # As in module_calls.py, passes of a pipeline before the last forward do not count.
+            # Passes of a pipeline before the last forward do not count, nor in module_calls.py.
             if not times or log.is_forward:
                 return
             begin, end = times[0], times[1] if len(times) > 1 else log.now
