@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from acplan._device.gpu_table import kernel_figure
 from acplan._device.product_times import (
     FLOAT32_OVERHEAD,
     FLOAT32_TILES,
@@ -18,11 +19,12 @@ from acplan._device.product_times import (
     bytes_of,
     split_seconds,
     tile_seconds,
+    tiles_of,
 )
 
 # Implicit products of convolutions also have narrow tiles, for few channels.
-_CONVOLUTION_TILES = (*TENSOR_CORE_TILES, Tile(128, 32, 0.42), Tile(64, 32, 0.3))
-_GROUPED_TILES = (*_CONVOLUTION_TILES, Tile(64, 16, 0.3), Tile(64, 8, 0.15))
+_CONVOLUTION_TILES = (*TENSOR_CORE_TILES, *tiles_of("convolution_tiles"))
+_GROUPED_TILES = (*_CONVOLUTION_TILES, *tiles_of("grouped_convolution_tiles"))
 # Units of matrix products take at least so many channels.
 _LEAST_CHANNELS = 8
 
@@ -155,6 +157,13 @@ class _Kernels(NamedTuple):
     seconds: Callable[[Product, float, Rates, Sequence[Tile], float], float]
 
 
-_FORWARD = _Kernels((1.2, 0.4), (1.4, 0.05), (1.0, 0.0), (1.0, 0.0), _whole_seconds)
-_INPUT_GRADIENT = _Kernels((0.9, 2.4), (0.85, 0.2), (1.0, 0.0), (1.0, 0.0), _whole_seconds)
-_WEIGHT_GRADIENT = _Kernels((0.9, 2.4), (0.85, 0.2), (2.1, 2.3), (1.0, 1.8), split_seconds)
+def _kernels(
+    name: str, seconds: Callable[[Product, float, Rates, Sequence[Tile], float], float]
+) -> _Kernels:
+    shares = kernel_figure("convolution_shares")[name]
+    return _Kernels(**{kind: tuple(pair) for kind, pair in shares.items()}, seconds=seconds)
+
+
+_FORWARD = _kernels("forward", _whole_seconds)
+_INPUT_GRADIENT = _kernels("input_gradient", _whole_seconds)
+_WEIGHT_GRADIENT = _kernels("weight_gradient", split_seconds)

@@ -9,7 +9,7 @@ operator stays below these shares for its own reasons:
   small tile reaches a smaller share of the rate, and the last wave may leave multiprocessors
   idle. The library takes the fastest tile, and splits the sums of a product whose tiles are
   fewer than the multiprocessors. The tiles of 16-bit products are those of the training cost
-  model, in the table of GPUs (data/training/systems.json).
+  model, which reads the same table of GPUs (data/training/systems.json).
 - Convolutions are products of the unfolded input. Tensor cores take channels last: in other
   layouts input and output are transposed first. A depthwise convolution is traffic; the
   gradient of its weights reads an element for each tap.
@@ -17,8 +17,8 @@ operator stays below these shares for its own reasons:
   (`attention_times`).
 - Everything else is traffic, times a factor by kind: a normalisation reads its input twice.
 
-The figures were fitted to public measurements; docs/measured/gpu_truth.md has the errors by
-source and kind, beside rows that were not used.
+The figures are in the table of GPUs, each with the public measurements that it was fitted to;
+docs/measured/gpu_truth.md has the errors by source and kind, beside rows that were not used.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,6 +27,7 @@ import torch
 
 from acplan._device.attention_times import attention_seconds
 from acplan._device.convolution_times import convolution_backward_seconds, convolution_seconds
+from acplan._device.gpu_table import kernel_figure
 from acplan._device.product_times import (
     FLOAT32_OVERHEAD,
     FLOAT32_TILES,
@@ -39,7 +40,7 @@ from acplan._device.product_times import (
     split_seconds,
 )
 
-LAUNCH_SECONDS = 4e-6
+LAUNCH_SECONDS: float = kernel_figure("launch_us") * 1e-6
 """The least time from one kernel's end to the next one's end."""
 
 
@@ -56,7 +57,7 @@ def kernel_seconds(call: Call, rates: Rates) -> float:
 
 
 # The rate of batches of products in float32, relative to single ones.
-_BATCHED_FLOAT32 = 1.08
+_BATCHED_FLOAT32: float = kernel_figure("float32_batched_share")
 
 
 def _product_seconds(product: Product, call: Call, rates: Rates) -> float:
@@ -90,7 +91,7 @@ def _grouped_mm(call: Call, rates: Rates) -> float:
     return _product_seconds(Product(groups, rows, columns, inner), call, rates)
 
 
-_SECONDS_OF_A_RECURRENT_STEP = 8e-6
+_SECONDS_OF_A_RECURRENT_STEP: float = kernel_figure("recurrent_step_us") * 1e-6
 
 
 def _rnn(call: Call, rates: Rates) -> float:
@@ -121,7 +122,8 @@ def _gathered(call: Call, rates: Rates) -> float:
     return max(2 * _written_seconds(call, rates), slowest)
 
 
-_GATHERED_ELEMENTS = 0.85e9  # a second and multiprocessor
+# A second and multiprocessor.
+_GATHERED_ELEMENTS: float = kernel_figure("gathered_elements")
 
 
 def _scattered(call: Call, rates: Rates) -> float:
@@ -138,15 +140,24 @@ def _padded(call: Call, rates: Rates) -> float:
     return _written_seconds(call, rates) + 2 * bytes_of(call.inputs[0]) / rates.memory_rate
 
 
+_SECONDS_OF_SORTING: float = kernel_figure("embedding_backward_us") * 1e-6
+
+
 def _embedding_backward(call: Call, rates: Rates) -> float:
     """Sorts indices, fills the table, adds rows."""
     gradient = call.args[0]
-    return 150e-6 + _written_seconds(call, rates) + 3 * bytes_of(gradient) / rates.memory_rate
+    moved = _written_seconds(call, rates) + 3 * bytes_of(gradient) / rates.memory_rate
+    return _SECONDS_OF_SORTING + moved
 
 
-def _by_width(narrow: float, middle: float, wide: float) -> Callable[[Call, Rates], float]:
+_WIDTHS: tuple[int, int] = tuple(kernel_figure("width_bytes"))
+
+
+def _by_width(figure: str) -> Callable[[Call, Rates], float]:
     """Returns the seconds of a kernel that reduces rows. It keeps a short row in registers or
     shared memory, and reads a wide one again: from the cache, where that is large."""
+    factors: tuple[float, float, float] = tuple(kernel_figure(figure))
+    narrow, middle, wide = factors
 
     def seconds(call: Call, rates: Rates) -> float:
         memory = call.traffic / rates.memory_rate
@@ -154,7 +165,9 @@ def _by_width(narrow: float, middle: float, wide: float) -> Callable[[Call, Rate
             return memory
         row = call.inputs[0]
         width = row.shape[-1] * row.element_size() if row.dim() else 1
-        return memory * (narrow if width <= 4096 else middle if width <= 32768 else wide)
+        return memory * (
+            narrow if width <= _WIDTHS[0] else middle if width <= _WIDTHS[1] else wide
+        )
 
     return seconds
 
@@ -162,9 +175,9 @@ def _by_width(narrow: float, middle: float, wide: float) -> Callable[[Call, Rate
 # The gradients of a normalisation: the elements a second and multiprocessor that both kernels
 # together take at most. Gradients of weights are sums over rows, and up to so many rows a
 # thread walks over all rows of its columns.
-_NORM_ELEMENTS = 2.4e9
+_NORM_ELEMENTS: float = kernel_figure("norm_backward_elements")
 _ROWS_OF_A_THREAD = 65536
-_SECONDS_OF_A_ROW = 3.3e-9
+_SECONDS_OF_A_ROW: float = kernel_figure("norm_backward_row_ns") * 1e-9
 
 
 def _norm_backward(call: Call, rates: Rates) -> float:
@@ -172,7 +185,7 @@ def _norm_backward(call: Call, rates: Rates) -> float:
     row = call.inputs[0]
     rows = row.numel() // max(1, row.shape[-1]) if row.dim() else 1
     return max(
-        _by_width(1.5, 1.75, 1.95)(call, rates),
+        _by_width("norm_backward_widths")(call, rates),
         row.numel() / (_NORM_ELEMENTS * rates.multiprocessors),
         rows * _SECONDS_OF_A_ROW if rows <= _ROWS_OF_A_THREAD else 0.0,
     )
@@ -180,7 +193,7 @@ def _norm_backward(call: Call, rates: Rates) -> float:
 
 def _softmax_backward(call: Call, rates: Rates) -> float:
     """Returns the seconds of two kernels: the product of gradient and result comes first."""
-    return call.traffic / rates.memory_rate + _by_width(1.05, 1.25, 1.67)(call, rates)
+    return call.traffic / rates.memory_rate + _by_width("softmax_backward_widths")(call, rates)
 
 
 def _reduced_loss(call: Call, rates: Rates) -> float:
@@ -195,7 +208,7 @@ _LARGE_CACHES = ((8, 9), (12, 0))
 
 # Reductions inside of a block of threads wait for one another: the bytes a second that a
 # multiprocessor takes in.
-_GROUP_NORM_RATE = 11e9
+_GROUP_NORM_RATE: float = kernel_figure("group_norm_rate")
 
 
 def _group_norm(call: Call, rates: Rates) -> float:
@@ -205,22 +218,27 @@ def _group_norm(call: Call, rates: Rates) -> float:
     return traffic / slowest
 
 
+_COLUMN_SUM: float = kernel_figure("column_sum")
+
+
 def _reduction(call: Call, rates: Rates) -> float:
     """Sums over rows stream; over other dimensions (gradients of biases), threads wait for
     memory that is not next to theirs."""
     dimensions = call.args[1] if len(call.args) > 1 else None
     last = call.inputs[0].dim() - 1
     is_of_rows = not dimensions or any(d in (last, -1) for d in dimensions)
-    return (1.0 if is_of_rows else 2.0) * call.traffic / rates.memory_rate
+    factor = 1.0 if is_of_rows else _COLUMN_SUM
+    return factor * call.traffic / rates.memory_rate
 
 
-def _batch_norm(factor: float) -> Callable[[Call, Rates], float]:
-    def seconds(call: Call, rates: Rates) -> float:
-        image = call.inputs[0]
-        is_last = image.dim() > 2 and image.shape[1] > 1 and image.stride(1) == 1
-        return (1.0 if is_last else factor) * call.traffic / rates.memory_rate
+_FIRST: float = kernel_figure("batch_norm_first")
 
-    return seconds
+
+def _batch_norm(call: Call, rates: Rates) -> float:
+    """Streams with channels last. With channels first, a channel's elements lie apart."""
+    image = call.inputs[0]
+    is_last = image.dim() > 2 and image.shape[1] > 1 and image.stride(1) == 1
+    return (1.0 if is_last else _FIRST) * call.traffic / rates.memory_rate
 
 
 def _second_mm(call: Call, rates: Rates) -> float:
@@ -269,32 +287,28 @@ _SECONDS: Mapping[str, Callable[[Call, Rates], float]] = {
     **{f"aten.{name}": _padded for name in _PADS},
     "aten.copy_": _copied,
     "aten.embedding_dense_backward": _embedding_backward,
-    "aten._softmax": _by_width(1.05, 1.25, 1.9),
-    "aten._log_softmax": _by_width(1.05, 1.25, 1.9),
+    "aten._softmax": _by_width("softmax_widths"),
+    "aten._log_softmax": _by_width("softmax_widths"),
     "aten._softmax_backward_data": _softmax_backward,
     **{f"aten.{name}": _reduced_loss for name in _REDUCED_LOSSES},
-    "aten._log_softmax_backward_data": _by_width(1.05, 1.25, 1.67),
-    "aten.native_layer_norm": _by_width(1.25, 1.45, 1.6),
-    "aten._fused_rms_norm": _by_width(1.25, 1.45, 1.6),
+    "aten._log_softmax_backward_data": _by_width("softmax_backward_widths"),
+    "aten.native_layer_norm": _by_width("norm_widths"),
+    "aten._fused_rms_norm": _by_width("norm_widths"),
     "aten.native_layer_norm_backward": _norm_backward,
     "aten._fused_rms_norm_backward": _norm_backward,
     "aten.sum": _reduction,
     "aten.mean": _reduction,
     "aten.native_group_norm": _group_norm,
     "aten.native_group_norm_backward": _group_norm,
-    "aten.native_batch_norm": _batch_norm(1.35),
-    "aten.native_batch_norm_backward": _batch_norm(1.35),
-    "aten.cudnn_batch_norm": _batch_norm(1.35),
-    "aten.cudnn_batch_norm_backward": _batch_norm(1.35),
-    "aten._batch_norm_with_update": _batch_norm(1.35),
-    "aten.batch_norm_backward": _batch_norm(1.35),
+    "aten.native_batch_norm": _batch_norm,
+    "aten.native_batch_norm_backward": _batch_norm,
+    "aten.cudnn_batch_norm": _batch_norm,
+    "aten.cudnn_batch_norm_backward": _batch_norm,
+    "aten._batch_norm_with_update": _batch_norm,
+    "aten.batch_norm_backward": _batch_norm,
 }
 
 # The time of an operator's traffic, relative to streaming.
 _FACTORS: Mapping[str, float] = {
-    "aten.cat": 1.8,
-    "aten.stack": 1.8,
-    "aten.roll": 1.8,
-    "aten.max_pool2d_with_indices_backward": 4.5,
-    "aten.avg_pool2d_backward": 4.5,
+    f"aten.{name}": factor for name, factor in kernel_figure("traffic_factors").items()
 }

@@ -17,21 +17,18 @@ class Tile(NamedTuple):
     """The share of the rate of products, relative to the largest tile's."""
 
 
-TENSOR_CORE_TILES = tuple(Tile(*tile) for tile in kernel_figure("tiles"))
+def tiles_of(figure: str) -> tuple[Tile, ...]:
+    """Returns the tiles of the table of GPUs' figure."""
+    return tuple(Tile(*tile) for tile in kernel_figure(figure))
+
+
+TENSOR_CORE_TILES = tiles_of("tiles")
 TILE_OVERHEAD: float = kernel_figure("tile_overhead")
 """The loads before and stores after the inner loop of a tile, in steps of the loop."""
 IDLE_SHARE: float = kernel_figure("idle_share")
 """The share of the last wave's idle time that counts."""
-
-FLOAT32_TILES = (
-    Tile(256, 128, 1.0),
-    Tile(128, 128, 0.97),
-    Tile(128, 64, 0.79),
-    Tile(64, 64, 0.72),
-    Tile(64, 32, 0.46),
-    Tile(32, 32, 0.39),
-)
-FLOAT32_OVERHEAD = 36
+FLOAT32_TILES = tiles_of("float32_tiles")
+FLOAT32_OVERHEAD: float = kernel_figure("float32_tile_overhead")
 _SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
