@@ -17,6 +17,7 @@
 #include "problems/ask.h"
 #include "problems/check/plan_check.h"
 #include "tests/problems/trace/asked_step.h"
+#include "tests/problems/trace/step_plans.h"
 #include "tests/problems/trace/trace_case.h"
 #include "tests/support/random_step.h"
 #include "tests/support/repetitions.h"
@@ -63,62 +64,25 @@ graph::Trace StepWithHost(unsigned seed) {
   return trace;
 }
 
-struct AllPlans {
-  int64_t budget_bytes = 0;
-  double least_step_ms = INFINITY;         // of the plans within the budget
-  double least_recomputing_ms = INFINITY;  // of the one that recomputes least
-};
-
-struct OnePlan {
-  int64_t peak_bytes = 0;
-  double step_ms = 0;
-  double recompute_ms = 0;
-};
-
-// Returns all plans of a question, or nothing if there are too many.
-std::optional<std::vector<OnePlan>> PlansOf(const Question& question) {
-  std::vector<OnePlan> plans;
-  const Families families = BuildFamilies(question);
-  for (const FamilyProblem& family : families) {
-    const auto& problem = std::get<TraceProblem>(family.problem.formulation);
-    const auto of_family = EnumeratePlans(problem, {}, kMostHostPlans);
-    if (!of_family) return std::nullopt;
-    for (const TracePlans::Plan& plan : of_family->plans) {
-      const graph::Simulation step = problem.simulator.Simulate(plan.modules);
-      plans.push_back(
-          {plan.peak_bytes,
-           TimesOfStep(*family.problem.trace, plan.modules, step)->Longer(),
-           step.recompute_ms});
-    }
-  }
-  return plans;
+double LongerMs(const graph::Trace& trace, const TracePlans::Plan& plan,
+                const graph::Simulation& step) {
+  return TimesOfStep(trace, plan.modules, step)->Longer();
 }
 
 // Where operators may be skipped, all plans are those that skip whatever nothing needs,
 // and those that skip nothing.
-std::optional<AllPlans> Enumerate(const AskedStep& host_case, unsigned seed) {
-  std::optional<std::vector<OnePlan>> plans = PlansOf(host_case.question);
+std::optional<LeastSteps> Enumerate(const AskedStep& host_case, unsigned seed) {
+  auto plans = StepPlansOf(host_case.question, kMostHostPlans, LongerMs);
   if (!plans) return std::nullopt;
-  std::ranges::sort(*plans, {}, &OnePlan::peak_bytes);
-  AllPlans all{.budget_bytes =
-                   (*plans)[plans->size() * (1 + seed % 3) / 20].peak_bytes};
+  const int64_t budget_bytes = SmallBudget(*plans, seed);
   if (host_case.question.options.may_skip) {
     Question without_skips = host_case.question;
     without_skips.options.may_skip = false;
-    const auto others = PlansOf(without_skips);
+    const auto others = StepPlansOf(without_skips, kMostHostPlans, LongerMs);
     if (!others) return std::nullopt;
     plans->insert(plans->end(), others->begin(), others->end());
   }
-  double least_ms = INFINITY;
-  for (const OnePlan& plan : *plans) {
-    if (plan.peak_bytes > all.budget_bytes) continue;
-    all.least_step_ms = std::min(all.least_step_ms, plan.step_ms);
-    if (plan.recompute_ms < least_ms) {
-      least_ms = plan.recompute_ms;
-      all.least_recomputing_ms = plan.step_ms;
-    }
-  }
-  return all;
+  return LeastWithin(budget_bytes, *plans);
 }
 
 TEST(HostPlans, AreBetweenTheBoundAndTheLeastRecomputation) {
@@ -128,7 +92,7 @@ TEST(HostPlans, AreBetweenTheBoundAndTheLeastRecomputation) {
   for (unsigned seed = 1; waiting < Repetitions(60); ++seed) {
     ASSERT_LT(seed, 100'000u);
     const AskedStep host_case(StepWithHost(seed), seed);
-    const std::optional<AllPlans> all = Enumerate(host_case, seed);
+    const std::optional<LeastSteps> all = Enumerate(host_case, seed);
     if (!all) continue;
     const Plan plan =
         Ask(host_case.question, {.bytes = all->budget_bytes}).plan;

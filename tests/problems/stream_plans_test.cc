@@ -18,6 +18,7 @@
 #include "problems/check/plan_check.h"
 #include "problems/check/stream_rules.h"
 #include "tests/problems/trace/asked_step.h"
+#include "tests/problems/trace/step_plans.h"
 #include "tests/problems/trace/trace_case.h"
 #include "tests/support/random_step.h"
 #include "tests/support/repetitions.h"
@@ -72,54 +73,20 @@ graph::Trace StepOnStreams(unsigned seed) {
   return trace;
 }
 
-struct OnePlan {
-  int64_t peak_bytes = 0;
-  double step_ms = 0;
-  double recompute_ms = 0;
-};
-
-// Returns all plans of a question, or nothing if there are too many. Compares both measures
-// of their steps.
-std::optional<std::vector<OnePlan>> PlansOf(const Question& question) {
-  std::vector<OnePlan> plans;
-  const Families families = BuildFamilies(question);
-  for (const FamilyProblem& family : families) {
-    const auto& problem = std::get<TraceProblem>(family.problem.formulation);
-    const auto of_family = EnumeratePlans(problem, {}, kMostStreamPlans);
-    if (!of_family) return std::nullopt;
-    const graph::Trace& trace = *family.problem.trace;
-    for (const TracePlans::Plan& plan : of_family->plans) {
-      const graph::Simulation step = problem.simulator.Simulate(plan.modules);
-      const double step_ms = TimeOnStreams(trace, step.steps).step_ms;
-      EXPECT_NEAR(step_ms, LongestPathMs(trace, step), 1e-9 * step_ms);
-      plans.push_back({plan.peak_bytes, step_ms, step.recompute_ms});
-    }
-  }
-  return plans;
+// Returns the step's time. Compares both measures of it.
+double StreamMs(const graph::Trace& trace, const TracePlans::Plan& /*plan*/,
+                const graph::Simulation& step) {
+  const double step_ms = TimeOnStreams(trace, step.steps).step_ms;
+  EXPECT_NEAR(step_ms, LongestPathMs(trace, step), 1e-9 * step_ms);
+  return step_ms;
 }
 
-struct AllPlans {
-  int64_t budget_bytes = 0;
-  double least_step_ms = INFINITY;         // of the plans within the budget
-  double least_recomputing_ms = INFINITY;  // of the one that recomputes least
-};
-
-std::optional<AllPlans> Enumerate(const AskedStep& stream_case, unsigned seed) {
-  std::optional<std::vector<OnePlan>> plans = PlansOf(stream_case.question);
+std::optional<LeastSteps> Enumerate(const AskedStep& stream_case,
+                                    unsigned seed) {
+  const auto plans =
+      StepPlansOf(stream_case.question, kMostStreamPlans, StreamMs);
   if (!plans) return std::nullopt;
-  std::ranges::sort(*plans, {}, &OnePlan::peak_bytes);
-  AllPlans all{.budget_bytes =
-                   (*plans)[plans->size() * (1 + seed % 3) / 20].peak_bytes};
-  double least_ms = INFINITY;
-  for (const OnePlan& plan : *plans) {
-    if (plan.peak_bytes > all.budget_bytes) continue;
-    all.least_step_ms = std::min(all.least_step_ms, plan.step_ms);
-    if (plan.recompute_ms < least_ms) {
-      least_ms = plan.recompute_ms;
-      all.least_recomputing_ms = plan.step_ms;
-    }
-  }
-  return all;
+  return LeastWithin(SmallBudget(*plans, seed), *plans);
 }
 
 TEST(StreamPlans, AreBetweenTheBoundAndTheLeastRecomputation) {
@@ -128,7 +95,7 @@ TEST(StreamPlans, AreBetweenTheBoundAndTheLeastRecomputation) {
     ASSERT_LT(seed, 100'000u);
     const AskedStep stream_case(StepOnStreams(seed), seed);
     if (!HasStreams(stream_case.trace)) continue;
-    const std::optional<AllPlans> all = Enumerate(stream_case, seed);
+    const std::optional<LeastSteps> all = Enumerate(stream_case, seed);
     if (!all) continue;
     const Plan plan =
         Ask(stream_case.question, {.bytes = all->budget_bytes}).plan;

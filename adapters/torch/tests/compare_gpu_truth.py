@@ -9,8 +9,8 @@ backward_ms, step_ms, peak_allocated and fits are compared. Rows that cannot be 
 here) are counted. Rows of timm need timm 0.6.7 (`pip install --no-deps timm==0.6.7 torchvision`), and
 every Nth model is traced.
 
-Prints a table in Markdown: for each source, kind of row and GPU how many rows there are, the
-median of predicted / measured, and median and 90th percentile of the error; of operators those
+Prints a table in Markdown: for each source, kind of row and GPU, and for each family of timm, how
+many rows there are, the median of predicted / measured, and median and 90th percentile of the error; of operators those
 above .1 ms. The last column is the median error after one factor for the group: what is left
 if a GPU was measured once. A second table is about peaks of memory (gpu_truth_modules.py), a
 third one about batches that ran or did not: how many of either are predicted to fit
@@ -37,10 +37,11 @@ from gpu_truth_modules import measured_bytes, module_ms, peak_bytes
 from gpu_truth_operators import GPUS, Row, operator_ms
 from gpu_truth_steps import (
     LANGUAGE_MODELS,
+    family_of,
     language_model_ms,
     llama_trace,
     step_ms,
-    timm_trace,
+    timm_ms,
 )
 
 _LEAST_MS = 0.1
@@ -58,7 +59,7 @@ def _predicted_ms(row: Row) -> float | None:
     if device is None:
         return None
     if row["source"] == "timm" and row["metric"] == "step_ms":
-        return step_ms(timm_trace(row, device, int(row["batch"]), keeps_gradients=False))
+        return timm_ms(row, device)
     if row["model"] == "Llama-3.2-1B" and row["metric"] == "step_ms":
         return step_ms(llama_trace(row, device))
     if row["metric"] in ("forward_ms", "backward_ms") and row["model"] in LANGUAGE_MODELS:
@@ -116,6 +117,7 @@ class _Predictor:
 def _compare_times(rows: Sequence[Row], predictor: _Predictor) -> list[tuple[object, ...]]:
     """Prints the table of times. Returns each row's prediction."""
     groups = collections.defaultdict(list)
+    families = collections.defaultdict(list)
     predictions: list[tuple[object, ...]] = []
     for row in rows:
         measured = float(row["value"])
@@ -126,6 +128,8 @@ def _compare_times(rows: Sequence[Row], predictor: _Predictor) -> list[tuple[obj
             continue
         keys = row["source"], _kind(row), row["gpu"]
         groups[keys].append(predicted / measured)
+        if row["source"] == "timm":
+            families[family_of(row["model"])].append(predicted / measured)
         build = row["model"], row["build"], row["size"]
         predictions.append((*keys, *build, measured, predicted))
     print(
@@ -139,6 +143,8 @@ def _compare_times(rows: Sequence[Row], predictor: _Predictor) -> list[tuple[obj
                 print(_line(", ".join(keys), ratios))
         every = [r for keys, ratios in groups.items() if keys[0] == source for r in ratios]
         print(_line(f"**{source}**", every))
+    for family, ratios in sorted(families.items()):
+        print(_line(f"timm, family {family}", ratios))
     return predictions
 
 

@@ -19,7 +19,7 @@ import tempfile
 from acplan import Device, Trace
 from acplan._base.program import run_acplan
 from gpu_truth_operators import Row
-from gpu_truth_steps import timm_trace
+from gpu_truth_steps import timm_trace, version_of
 
 _LARGEST = 512
 _FIRST_LAZY = (1, 13)
@@ -80,9 +80,7 @@ def _least_and_offered(traced: Trace, device: Device) -> tuple[int, int]:
 
 
 def _loads_all_kernels(row: Row) -> bool:
-    """Returns whether the row was measured by a PyTorch before 1.13, as "1.12 cu113"."""
-    version = row.get("torch", "").split(" ")[0].split(".")
-    return len(version) > 1 and tuple(map(int, version[:2])) < _FIRST_LAZY
+    return () < version_of(row) < _FIRST_LAZY
 
 
 def _capacity_bytes(device: Device) -> int:

@@ -12,7 +12,57 @@ import torch
 from torch import nn
 
 from acplan import Device, Trace, trace
+from acplan._device import devices
+from acplan._device.kernel_times import kernel_seconds
+from acplan._device.product_times import Call, Rates
 from gpu_truth_operators import Row
+
+# cuDNN 8.3 to 8.5 (PyTorch 1.12 and 1.13) had no fast kernels for convolutions of few wide
+# groups with channels last: RegNetX-12GF infers .48 as fast as with channels first with 1.13,
+# 1.05 as fast with 2.4 (timm's tables of inference on an RTX 3090). The gradients of weights
+# take so many elements of the unfolded input a second, for groups of up to 32 channels and
+# for wider ones, as RegNets, ResNeSts and RepVGGs have it that were trained with 1.12. Groups
+# of 32 channels have fast kernels if there are 32 of them, narrower groups always.
+_FAST_GROUPS = (2, 0)
+_UNFOLDED_ELEMENTS = (10e9, 4.6e9)
+
+
+def version_of(row: Row) -> tuple[int, ...]:
+    """Returns the version of PyTorch that measured the row, as "1.12 cu113", or nothing."""
+    version = row.get("torch", "").split(" ")[0].split(".")
+    return tuple(map(int, version[:2])) if len(version) > 1 else ()
+
+
+def timm_ms(row: Row, device: Device) -> float:
+    """Returns the predicted milliseconds of a step of timm's training benchmark."""
+    is_slow = () < version_of(row) < _FAST_GROUPS and row["precision"].endswith("nhwc")
+
+    def seconds(call: Call, rates: Rates) -> float:
+        return kernel_seconds(call, rates) + _slow_groups_seconds(call)
+
+    with unittest.mock.patch.object(
+        devices, "kernel_seconds", seconds if is_slow else kernel_seconds
+    ):
+        return step_ms(timm_trace(row, device, int(row["batch"]), keeps_gradients=False))
+
+
+def _slow_groups_seconds(call: Call) -> float:
+    if str(call.func._overloadpacket) != "aten.convolution_backward":
+        return 0.0
+    gradient, image, weight = call.args[:3]
+    width, groups = weight.shape[1], image.shape[1] // weight.shape[1]
+    if groups == 1 or width < 24 or (width <= 32 and groups >= 32):
+        return 0.0
+    places = gradient.numel() // gradient.shape[1]
+    elements = places * image.shape[1] * math.prod(weight.shape[2:])
+    return float(elements / _UNFOLDED_ELEMENTS[width > 32])
+
+
+def family_of(model: str) -> str:
+    """Returns the module of timm that has the model."""
+    from timm.models import registry
+
+    return str(registry._model_to_module[model])
 
 
 def timm_trace(row: Row, device: Device, batch: int, keeps_gradients: bool) -> Trace:
