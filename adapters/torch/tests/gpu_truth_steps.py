@@ -20,9 +20,9 @@ from gpu_truth_operators import Row
 # cuDNN 8.3 to 8.5 (PyTorch 1.12 and 1.13) had no fast kernels for convolutions of few wide
 # groups with channels last: RegNetX-12GF infers .48 as fast as with channels first with 1.13,
 # 1.05 as fast with 2.4 (timm's tables of inference on an RTX 3090). The gradients of weights
-# take so many elements of the unfolded input a second, for groups of up to 32 channels and
+# take so many elements of the unfolded input a second, for groups of 32 channels and
 # for wider ones, as RegNets, ResNeSts and RepVGGs have it that were trained with 1.12. Groups
-# of 32 channels have fast kernels if there are 32 of them, narrower groups always.
+# of 32 channels have fast kernels if there are 32 of them, narrower ones always.
 _FAST_GROUPS = (2, 0)
 _UNFOLDED_ELEMENTS = (10e9, 4.6e9)
 
@@ -51,7 +51,7 @@ def _slow_groups_seconds(call: Call) -> float:
         return 0.0
     gradient, image, weight = call.args[:3]
     width, groups = weight.shape[1], image.shape[1] // weight.shape[1]
-    if groups == 1 or width < 24 or (width <= 32 and groups >= 32):
+    if groups == 1 or width < 32 or (width == 32 and groups >= 32):
         return 0.0
     places = gradient.numel() // gradient.shape[1]
     elements = places * image.shape[1] * math.prod(weight.shape[2:])
