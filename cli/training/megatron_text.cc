@@ -208,6 +208,12 @@ void RequireMegatron(const TrainingStrategy& strategy, std::string_view flag) {
                     "found {}",
                     flag, strategy.lora_rank));
   }
+  if (strategy.offloads_states) {
+    throw InputError(fmt::format(
+        "{}: expected offload_states false, as Megatron-LM updates states that "
+        "are on the host there; found true",
+        flag));
+  }
   if (strategy.images > 0 || strategy.source > 0) {
     throw InputError(fmt::format(
         "{}: expected images 0 and no encoder, as Megatron-LM's flags for "

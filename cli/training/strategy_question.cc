@@ -98,6 +98,7 @@ std::string FurtherSettings(const costmodel::TrainingStrategy& s) {
   if (s.offloaded_layers > 0) {
     parts.push_back(fmt::format("offload {}", s.offloaded_layers));
   }
+  if (s.offloads_states) parts.emplace_back("states on host");
   if (s.counts_embedding || s.counts_logits) {
     parts.push_back(fmt::format("{}{}", s.counts_embedding ? "e" : "",
                                 s.counts_logits ? "l" : ""));
@@ -127,15 +128,21 @@ StrategyQuestion AskOfStrategies(const costmodel::ModelShape& shape,
   // Without the settings whose value may be "any".
   StrategySettings plain = settings;
   plain.erase("pp_schedule");
-  const auto offload = settings.find("offload_layers");
-  const bool has_offload =
-      offload != settings.end() && offload->second.value == "any";
-  if (has_offload) plain.erase("offload_layers");
+  const auto is_any = [&](const std::string& key) {
+    const auto setting = settings.find(key);
+    const bool has_any =
+        setting != settings.end() && setting->second.value == "any";
+    if (has_any) plain.erase(key);
+    return has_any;
+  };
+  const bool has_offload = is_any("offload_layers");
+  const bool has_states_offload = is_any("offload_states");
   StrategyQuestion question{.job = StatedJob(shape, plain, systems),
                             .space = {}};
   CheckStatedJob(question.job);
   question.space = SpaceOf(question.job, settings);
   question.space.has_offload = has_offload;
+  question.space.has_states_offload = has_states_offload;
   return question;
 }
 
@@ -216,9 +223,10 @@ std::string StrategyLegend(const TrainQuestion& question) {
       "Z: ZeRO; tok/s: per GPU; MFU: model FLOP utilisation, as in train "
       "show;\nGiB: of the fullest stage; also: a2a (context parallelism by "
       "all-to-all), etp N,\nhsdp N (groups with a full copy each), e, l, el "
-      "(embedding, logits count as\nlayers), offload N (layers), or another "
-      "pipeline schedule;\nplan? -N%: not proven; a better plan saves at most "
-      "N%";
+      "(embedding, logits count as\nlayers), offload N (layers), states on "
+      "host (the "
+      "optimizer's), or another\npipeline schedule; plan? -N%: not proven; a "
+      "better plan saves at most N%";
   if (question.price || question.tokens) {
     text += fmt::format("; {}: for {:.4g} tokens",
                         question.price ? "cost" : "GPU-hours",

@@ -155,6 +155,7 @@ ordered_json StrategyJson(const TrainingJob& job) {
   add("image_patches", s.image_patches, s.image_patches > 0);
   add("freeze_towers", true, s.freezes_towers);
   add("offload_layers", s.offloaded_layers, s.offloaded_layers > 0);
+  add("offload_states", true, s.offloads_states);
   // Every positive share of dropout costs the same.
   add("hidden_dropout", .1, s.drops_hidden);
   add("attention_dropout", .1, s.drops_scores);

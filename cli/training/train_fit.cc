@@ -358,10 +358,9 @@ std::vector<FitTable> Survey(FitInput input) {
 // Returns the question, which is the same in all rows, as is the GPU, whose
 // memory is the budget.
 TrainQuestion QuestionOf(const FitFlags& flags, const FitInput& input) {
-  StrategySettings settings = input.settings;
-  for (const char* key : {"gpus", "seq", "gbs"}) settings.erase(key);
-  settings["gpus"] = {"1", "--gpus"};
-  for (const char* key : {"tp", "pp", "cp", "ep"}) settings.erase(key);
+  StrategySettings settings = {{"gpus", {"1", "--gpus"}}};
+  const auto gpu = input.settings.find("gpu");
+  if (gpu != input.settings.end()) settings.insert(*gpu);
   const costmodel::TrainingJob job =
       StatedJob(input.shape, settings, input.systems);
   return flags.train.Question(job.cluster.gpu);

@@ -106,6 +106,9 @@ constexpr SettingFlag kStrategyFlags[] = {
      "stage"},
     {"offload_layers", "--offload-layers",
      "layers per stage whose activations wait in host memory (0)"},
+    {"offload_states", "--offload-states",
+     "optimizer states wait in host memory between updates, and updates on the "
+     "GPU move them: true or false (default)"},
     {"lora_rank", "--lora-rank",
      "rank of adapters (LoRA) that are trained in place of the model (0: "
      "none)"},

@@ -168,8 +168,8 @@ double TensorBytes(const costmodel::MemoryLimit& limit, double bytes) {
   return (1 - limit.allocator_loss) * bytes;
 }
 
-// Returns the memory that lacks, and the GPUs with which a strategy fits: more
-// of them, or the smallest larger one.
+// Returns the memory that lacks, and with what a strategy fits: more GPUs, the smallest larger
+// one, or states on the host.
 std::string WaysOutText(const LlmSearchFlags& flags, const TrainingJob& job,
                         const TrainQuestion& question,
                         const Terminal& terminal) {
@@ -203,6 +203,12 @@ std::string WaysOutText(const LlmSearchFlags& flags, const TrainingJob& job,
     text += fmt::format("; --gpu {} fits", gpu.name);
     break;
   }
+  settings["gpu"] = {job.cluster.gpu.name, "--gpu"};
+  settings["offload_states"] = {"any", "--offload-states"};
+  if (flags.program.empty() &&
+      SomeFits(flags, settings, question.limit, terminal)) {
+    text += "; --offload-states any fits";
+  }
   return text +
          "; python -m acplan what-fits tries optimizers, precisions and "
          "adapters";
@@ -224,6 +230,7 @@ void KeepMegatron(const costmodel::StrategySettings& settings,
     return schedule != kOneForwardOneBackward && schedule != kInterleaved;
   });
   std::erase(space.recomputation, costmodel::Recomputation::kOperators);
+  space.has_states_offload = false;
 }
 
 // The best strategy in Megatron's words among those that a search found.

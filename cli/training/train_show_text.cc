@@ -170,6 +170,7 @@ nlohmann::ordered_json StageJson(const StageContent& stage,
     json[std::string(part.name) + "_bytes"] = BytesJson(part.bytes);
   }
   json["total_bytes"] = BytesJson(memory.Total());
+  if (memory.host > 0) json["host_bytes"] = BytesJson(memory.host);
   return json;
 }
 
@@ -199,7 +200,7 @@ std::vector<TimePart> PartsOf(const StepTime& time) {
 std::array<MemoryPart, 7> PartsOf(const RankMemory& memory) {
   return {{{"parameters", 'P', memory.parameters},
            {"gradients", 'G', memory.gradients},
-           {"optimizer", 'O', memory.optimizer},
+           {"optimizer", 'O', memory.optimizer + memory.OfUpdate()},
            {"activations", 'A', memory.activations},
            {"logits", 'L', memory.logits},
            {"working", 'W', memory.working},
@@ -214,6 +215,14 @@ std::string AdaptersText(const costmodel::TrainingJob& job) {
       "no measured run of the cost model trains adapters\n",
       s.has_four_bit_base ? "QLoRA" : "LoRA", CountTrainedParameters(job) / 1e6,
       s.lora_rank, s.lora_attention_only ? ", those of attention" : "");
+}
+
+double MostHostBytes(const costmodel::StepMemory& memory) {
+  double most = 0;
+  for (const RankMemory& stage : memory.stages) {
+    most = std::max(most, stage.host);
+  }
+  return most;
 }
 
 std::string HeadingText(const TrainingReport& report,
@@ -237,6 +246,12 @@ std::string HeadingText(const TrainingReport& report,
       FormatCount(s.Microbatches()), s.microbatch);
   text += TowersText(job);
   if (s.lora_rank > 0) text += AdaptersText(job);
+  if (s.offloads_states) {
+    text += fmt::format(
+        "{} of the optimizer's states wait in host memory for each GPU at "
+        "most\n",
+        graph::FormatManyBytes(MostHostBytes(report.memory)));
+  }
   text += fmt::format("{} products, recomputation: {}; software: {}\n\n",
                       costmodel::NameOf(s.precision), RecomputationText(s),
                       job.cluster.stack.name);

@@ -308,6 +308,10 @@ void RequireProfile(const TrainingJob& job, const StageContent& content) {
         "offload_layers: expected 0, as a profile has no host; found {}",
         job.strategy.offloaded_layers));
   }
+  if (job.strategy.offloads_states) {
+    throw InputError(
+        "offload_states: expected false, as a profile has no host; found true");
+  }
   if (job.strategy.lora_rank > 0) {
     throw InputError(
         fmt::format("lora_rank: expected 0, as a profile has no adapters; "

@@ -118,6 +118,9 @@ TEST_F(LlmProfileTest, WrongInputIsALine) {
   ExpectRefused(Acplan(ProfileCommand("train profile", question,
                                       {"--offload-layers", "1"})),
                 {"offload_layers: expected 0"});
+  ExpectRefused(Acplan(ProfileCommand("train profile", question,
+                                      {"--offload-states", "true"})),
+                {"offload_states: expected false"});
   ExpectRefused(
       Acplan({"train", "profile", TrainingModel("llama-3.1-8b"), "--gpu",
               "H100", "--gpus", "8", "--implementation", "eager"}),

@@ -314,6 +314,30 @@ TEST_F(LlmSearchTest, OffloadIsTriedWhereAny) {
             3);
 }
 
+// States wait on the host where that is allowed and nothing else fits.
+TEST_F(LlmSearchTest, StatesWaitOnTheHostWhereAny) {
+  const auto search = [&](const std::string& states) {
+    return std::vector<std::string>{
+        "train", "search", kModel, "--gpu", "h100", "--gpus",
+        "2",     "--gbs",  "2",    "--pp",  "1",    "--tp",
+        "1",     "--zero", "1",    "-t",    "1",    "--offload-states",
+        states};
+  };
+  EXPECT_EQ(Acplan(search("false")).exit_code, 3);
+  const json any = AcplanJson(search("any"))["best"][0];
+  EXPECT_EQ(any["strategy"]["offload_states"], true);
+  const json same = AcplanJson(search("true"))["best"][0];
+  EXPECT_EQ(same["iteration_s"], any["iteration_s"]);
+  for (const char* flag : {"--offload-states", "--offload-layers"}) {
+    EXPECT_EQ(
+        Acplan({"train", "fit", kModel, "--gpu", "h100", "--gpus", "2", "--gbs",
+                "2", "--pp", "1", "--tp", "1", "--zero", "1", flag, "any"})
+            .exit_code,
+        flag[10] == 's' ? 0 : 3)
+        << flag;
+  }
+}
+
 // A strategy that the search had no time for is not called impossible.
 TEST_F(LlmSearchTest, SaysWhereTheLimitLeftNothing) {
   const Outcome outcome = Acplan(
@@ -395,10 +419,13 @@ TEST_F(LlmSearchTest, SaysWhatFitsIfNothingDoes) {
   std::smatch match;
   const std::regex line(
       "the least is about ([0-9.]+) GiB, [0-9.]+ GiB too much; --gpus ([0-9]+) "
-      "fits; --gpu ([A-Z0-9-]+) fits; python -m acplan what-fits");
+      "fits; --gpu ([A-Z0-9-]+) fits; --offload-states any fits; python -m "
+      "acplan what-fits");
   ASSERT_TRUE(std::regex_search(none.err, match, line)) << none.err;
   EXPECT_EQ(Acplan(search("h100", match[2], {})).exit_code, 0);
   EXPECT_EQ(Acplan(search(match[3], "1", {})).exit_code, 0);
+  EXPECT_EQ(Acplan(search("h100", "1", {"--offload-states", "any"})).exit_code,
+            0);
   const double least = std::stod(match[1]);
   EXPECT_EQ(Acplan(search("h100", "1",
                           {"--budget", fmt::format("{}GiB", least + 0.01)}))

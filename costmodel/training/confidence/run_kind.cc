@@ -64,7 +64,8 @@ RunKind KindOfJob(const TrainingJob& job) {
                .has_experts = job.shape.IsMoe(),
                .recomputed = RecomputedPartOf(s),
                .trains_adapters = s.lora_rank > 0,
-               .reads_images = s.images > 0 || s.source > 0};
+               .reads_images = s.images > 0 || s.source > 0,
+               .offloads_states = s.offloads_states};
   kind.sizes = {Logarithm(CountActiveMatrixParameters(job.shape)),
                 Logarithm(s.sequence),
                 Logarithm(s.gpus),
@@ -112,8 +113,10 @@ double SquaredJobDistance(const RunKind& a, const RunKind& b) {
 double SquaredStrategyDistance(const RunKind& a, const RunKind& b) {
   const double recomputed =
       static_cast<double>(a.recomputed) - static_cast<double>(b.recomputed);
+  const double states =
+      a.offloads_states != b.offloads_states ? kOtherTraining : 0;
   return SquaredSizes(a, b, kFirstDegree, kRunSizes) +
-         Square(kOtherRecomputation * recomputed);
+         Square(kOtherRecomputation * recomputed) + Square(states);
 }
 
 double DistanceOfKinds(const RunKind& a, const RunKind& b) {

@@ -46,6 +46,7 @@ struct RunKind {
   // LoRA, or images for a tower; no measured run has either.
   bool trains_adapters = false;
   bool reads_images = false;
+  bool offloads_states = false;
   // True if the ranks of tensor and context parallelism are on several NVLink domains.
   bool is_wide = false;
 

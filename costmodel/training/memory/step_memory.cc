@@ -198,18 +198,34 @@ double GatheredBytes(const TrainingJob& job, const StageContent& stage) {
   return 2 * (layer_bytes + table) + s.gradient_reduce_bytes * trained;
 }
 
-// Returns the elements of the largest weight of a layer, which is there in 16 bits while its
-// product runs if the weights have four.
-double LargestWeight(const TrainingJob& job, const StageContent& stage) {
+// Returns the elements of the largest frozen weight of a layer, which is there in 16 bits while
+// its product runs if the weights have four, or the largest trained one.
+double LargestWeight(const TrainingJob& job, const StageContent& stage,
+                     bool is_frozen) {
   double most = 0;
   for (const LayerOperation& operation : LayerOperations(
            job.shape, job.strategy, {.is_moe = stage.moe_layers > 0})) {
     const MatrixProduct& product = operation.product;
-    if (product.is_frozen) {
+    if (product.is_frozen == is_frozen) {
       most = std::max(most, product.inner * product.columns);
     }
   }
   return most;
+}
+
+// Returns the bytes of the states that are on the GPU while an update goes through the
+// parameters: of a part that comes, of one that is updated and of one that leaves.
+double StatesOfUpdate(const TrainingJob& job, const StageContent& stage) {
+  const TrainingStrategy& s = job.strategy;
+  if (s.zero >= 1) return 3 * kStatePartBytes;
+  double largest = LargestWeight(job, stage, false);
+  if (stage.has_embedding || stage.has_logits) {
+    largest = std::max(largest, static_cast<double>(job.shape.vocabulary) *
+                                    static_cast<double>(job.shape.hidden) /
+                                    static_cast<double>(s.tensor));
+  }
+  return 2 * kStatePartBytes +
+         std::max(kStatePartBytes, s.optimizer_bytes * largest);
 }
 
 // Returns the memory of parameters, gradients and the optimizer's state.
@@ -228,7 +244,13 @@ RankMemory StatesOf(const TrainingJob& job, const StageContent& stage) {
       s.zero >= 3 ? bytes.dense / dense_ranks + bytes.experts / expert_ranks
                   : bytes.dense + bytes.experts;
   memory.gradients = s.gradient_bytes * (s.zero >= 2 ? sharded : whole);
-  memory.optimizer = s.optimizer_bytes * (s.zero >= 1 ? sharded : whole);
+  const double states = s.optimizer_bytes * (s.zero >= 1 ? sharded : whole);
+  if (s.offloads_states) {
+    memory.host = states;
+    memory.update = std::min(states, StatesOfUpdate(job, stage));
+  } else {
+    memory.optimizer = states;
+  }
   return memory;
 }
 
@@ -284,7 +306,8 @@ RankMemory MemoryWithTowers(const TrainingJob& job, const StageContent& stage,
   if (stage.has_logits) {
     memory.logits += (s.lora_rank > 0 ? 1 : 2) * 2 * elements;
   }
-  if (s.has_four_bit_base) memory.working += 2 * LargestWeight(job, stage);
+  if (s.has_four_bit_base)
+    memory.working += 2 * LargestWeight(job, stage, true);
   double recomputed_bytes = keeping.recomputed_bytes;
   if (stage.has_embedding) {
     memory.activations += towers.kept_bytes * MicrobatchesInFlight(s, index);
@@ -298,6 +321,15 @@ RankMemory MemoryWithTowers(const TrainingJob& job, const StageContent& stage,
 }
 
 }  // namespace
+
+double UpdatedElements(const TrainingStrategy& strategy,
+                       const RankParameters& trained) {
+  if (strategy.zero == 0) return trained.dense + trained.experts;
+  return trained.dense /
+             static_cast<double>(DenseDataGroups(strategy).shards.size) +
+         trained.experts /
+             static_cast<double>(ExpertDataGroups(strategy).shards.size);
+}
 
 double OffloadedBytes(const TrainingJob& job, const LayerMemories& layers,
                       const StageContent& stage) {

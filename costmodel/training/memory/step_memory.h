@@ -1,7 +1,9 @@
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
+#include "costmodel/training/layer/rank_parameters.h"
 #include "costmodel/training/strategy/stage_layout.h"
 #include "costmodel/training/strategy/training_job.h"
 
@@ -16,10 +18,22 @@ struct RankMemory {
   double logits = 0;       // those of the loss, on the stage that has them
   double working = 0;      // of the running layer: gathered, recomputed
   double libraries = 0;    // workspaces of cuBLAS
+  // The states that an update has at a time if all wait on the host: when it runs,
+  // activations, logits and working memory are gone.
+  double update = 0;
+  double host = 0;  // the optimizer's states in the host's memory
 
+  // Returns what is there all the time.
+  double Resting() const {
+    return parameters + gradients + optimizer + libraries;
+  }
+  // Returns the bytes by which an update has more than the passes.
+  double OfUpdate() const {
+    return std::max(0.0, update - activations - logits - working);
+  }
   double Total() const {
     return parameters + gradients + optimizer + activations + logits + working +
-           libraries;
+           libraries + OfUpdate();
   }
 };
 
@@ -70,6 +84,14 @@ RankMemory MemoryOfKeeping(const TrainingJob& job, const StageContent& stage,
 // backward pass: the share of offloaded layers among its layers.
 double OffloadedBytes(const TrainingJob& job, const LayerMemories& layers,
                       const StageContent& stage);
+
+// Returns the elements that a rank updates if it trains so many parameters.
+double UpdatedElements(const TrainingStrategy& strategy,
+                       const RankParameters& trained);
+
+// An update whose states wait on the host moves parts of so many bytes. If states are not
+// sharded, a part has whole parameters, so the largest may be larger.
+constexpr double kStatePartBytes = 64 * 1024.0 * 1024;
 
 // Returns the bytes that a layer keeps of a microbatch for its backward pass, recomputed or
 // not.

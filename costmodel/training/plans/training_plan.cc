@@ -102,8 +102,11 @@ std::array<LayerOffer, 2> OffersOfStage(const PlannedLayers& layers,
 StageRoom RoomOfStage(const TrainingJob& job, const StageContent& stage,
                       size_t index, double budget) {
   const RankMemory empty = MemoryOfKeeping(job, stage, index, {});
+  const double others = empty.Total() - empty.OfUpdate() - empty.logits;
+  // If an update does not fit, no plan does.
+  const bool fits_update = empty.Resting() + empty.update <= budget;
   return {.in_flight = MicrobatchesInFlight(job.strategy, index),
-          .bytes = budget - (empty.Total() - empty.logits),
+          .bytes = fits_update ? budget - others : -1,
           .logits = empty.logits};
 }
 

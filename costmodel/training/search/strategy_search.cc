@@ -23,6 +23,7 @@
 #include <map>
 #include <span>
 #include <stdexcept>
+#include <tuple>
 #include <utility>
 
 #include "costmodel/training/memory/step_memory.h"
@@ -62,10 +63,11 @@ RunKind KindOfTimes(const TrainingJob& job, const StepTime& time,
 }
 
 // The fastest strategy within measured territory, and the distances that are known, by
-// what differs within a unit: the pipeline, and the ranks that share parameters.
+// what differs within a unit: the pipeline, the ranks that share parameters, and whether states
+// wait on the host.
 struct MeasuredList {
   BestStrategies fastest = BestStrategies(1);
-  std::map<std::pair<int64_t, int64_t>, double> distances = {};
+  std::map<std::tuple<int64_t, int64_t, bool>, double> distances = {};
 };
 
 // The search of one unit. Searches of different units run in parallel.
@@ -104,8 +106,8 @@ void UnitSearch::TryOne(const Kinds& kinds) {
 
 double UnitSearch::Distance() {
   const TrainingStrategy& s = job_.strategy;
-  const auto [entry, is_new] =
-      measured_.distances.try_emplace(std::pair(s.pipeline, s.fsdp), 0);
+  const auto [entry, is_new] = measured_.distances.try_emplace(
+      std::tuple(s.pipeline, s.fsdp, s.offloads_states), 0);
   if (is_new) {
     entry->second = question_.neighbours->DistanceTo(KindOfJob(job_));
   }

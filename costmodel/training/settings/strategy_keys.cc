@@ -157,6 +157,7 @@ constexpr std::string_view kKeys[] = {
     "attention",
     "flash_attn",
     "offload_layers",
+    "offload_states",
     "lora_rank",
     "lora_targets",
     "base_weights",

@@ -362,6 +362,7 @@ TrainingStrategy WithKernels(TrainingStrategy s, const SettingValues& values,
   }
   s.optimizer_bytes = OptimizerBytesOf(values);
   s.offloaded_layers = values.Whole("offload_layers", 0, 0);
+  s.offloads_states = values.Flag("offload_states", false);
   s.lora_rank = values.Whole("lora_rank", 0, 0);
   s.lora_attention_only =
       values.Choice("lora_targets", {"all", "attention"}) == 1;

@@ -339,6 +339,7 @@ TrainingStrategy WithSharding(TrainingStrategy s, Sharding sharding) {
   s.zero = sharding.zero;
   s.optimizer_copies = sharding.copies;
   s.fsdp = s.zero >= 2 ? s.Data() * s.context / sharding.copies : 0;
+  s.offloads_states = sharding.offloads_states;
   return s;
 }
 
@@ -351,13 +352,17 @@ std::vector<Sharding> ShardingsOf(const TrainingStrategy& s,
   const bool fits_stated =
       s.Data() * s.context % stated == 0 && s.ExpertData() % stated == 0;
   const int64_t domain_copies = space.has_copies ? CopiesInDomains(s, job) : 1;
+  const auto add = [&](int64_t zero, int64_t copies) {
+    shardings.push_back({zero, copies, job.strategy.offloads_states});
+    if (space.has_states_offload) shardings.push_back({zero, copies, true});
+  };
   for (const int64_t zero : space.zero) {
     if (zero >= 2 && s.Data() == 1) continue;
     if (zero == 2 && s.pipeline > 1) continue;
-    if (stated == 1) shardings.push_back({zero, 1});
+    if (stated == 1) add(zero, 1);
     if (zero == 0) continue;
-    if (stated > 1 && fits_stated) shardings.push_back({zero, stated});
-    if (domain_copies > 1) shardings.push_back({zero, domain_copies});
+    if (stated > 1 && fits_stated) add(zero, stated);
+    if (domain_copies > 1) add(zero, domain_copies);
   }
   return shardings;
 }

@@ -34,6 +34,8 @@ struct StrategySpace {
   // If true, activations of any number of layers may go to the host, if nothing runs again
   // and there is no pipeline (as in Megatron-Core).
   bool has_offload = false;
+  // If true, the optimizer's states may wait on the host.
+  bool has_states_offload = false;
   // kFull stands for all numbers of recomputed layers of a stage, unless full_layers is
   // above 0.
   std::vector<Recomputation> recomputation = {};
@@ -85,10 +87,12 @@ bool IsOfUnit(const TrainingStrategy& unit, const PipelineLayout& layout,
 struct Sharding {
   int64_t zero = 0;
   int64_t copies = 1;  // the copies of sharded values
+  bool offloads_states = false;
 };
 TrainingStrategy WithSharding(TrainingStrategy strategy, Sharding sharding);
 
-// Returns the ways of sharding with which a strategy is legal.
+// Returns the ways of sharding with which a strategy is legal, and of each that with states
+// on the host if the space has it.
 std::vector<Sharding> ShardingsOf(const TrainingStrategy& strategy,
                                   const TrainingJob& job,
                                   const StrategySpace& space);

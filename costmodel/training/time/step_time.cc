@@ -6,6 +6,10 @@
 // Offloaded activations go to the host beside the forward pass of the stage, and come back
 // beside its backward pass; the part that takes longer than these passes is exposed.
 //
+// The optimizer's states may wait on the host. An update then takes at least the time in which
+// they come; others leave at the same time. Nothing of it runs beside the backward pass, as
+// the norm of all gradients is known after it.
+//
 // Inside of a stage the host launches operators while the GPU runs earlier ones; the slower
 // of both counts. Gradients and parameters travel beside the first and last microbatch if
 // the strategy overlaps them.
@@ -138,6 +142,8 @@ class StepPredictor {
   double MessagesOfMicrobatch() const;
   double DataSeconds(const StageTime& stage) const;
   double OptimizerSeconds(const RankParameters& parameters) const;
+  // Returns the seconds in which bytes go to the host, or come back.
+  double HostSeconds(double bytes) const;
 
   const TrainingJob& job_;
   const UnitTimes& units_;
@@ -150,9 +156,7 @@ class StepPredictor {
 UnitTime StepPredictor::WithOffload(UnitTime unit,
                                     const StageContent& stage) const {
   if (job_.strategy.offloaded_layers == 0) return unit;
-  const double seconds =
-      OffloadedBytes(job_, memories_, stage) /
-      (job_.cluster.gpu.host_rate * job_.cluster.constants.host_link_share);
+  const double seconds = HostSeconds(OffloadedBytes(job_, memories_, stage));
   unit.forward.communication.offload =
       std::max(0.0, seconds - unit.forward.Total());
   unit.backward.communication.offload = std::max(
@@ -217,15 +221,21 @@ double StepPredictor::DataSeconds(const StageTime& stage) const {
          std::max(.1 * gather, gather - hidden * stage.unit.forward.Total());
 }
 
+// Returns the seconds of an update. If states wait on the host, parts come and leave beside
+// the update of another one; only the first to come and the last to leave have none beside.
 double StepPredictor::OptimizerSeconds(const RankParameters& p) const {
   const TrainingStrategy& s = job_.strategy;
-  const auto ranks = [&](const DataGroups& groups) {
-    return s.zero >= 1 ? static_cast<double>(groups.shards.size) : 1;
-  };
-  const double dense = ranks(DenseDataGroups(s));
-  const double experts = ranks(ExpertDataGroups(s));
-  return TrafficSeconds(
-      kOptimizerBytes * (p.dense / dense + p.experts / experts), job_);
+  const double elements = UpdatedElements(s, p);
+  const double update = TrafficSeconds(kOptimizerBytes * elements, job_);
+  if (!s.offloads_states) return update;
+  const double states = s.optimizer_bytes * elements;
+  const double part = std::min(states, kStatePartBytes);
+  return std::max(update, HostSeconds(states)) + 2 * HostSeconds(part);
+}
+
+double StepPredictor::HostSeconds(double bytes) const {
+  return bytes /
+         (job_.cluster.gpu.host_rate * job_.cluster.constants.host_link_share);
 }
 
 StepTime StepPredictor::Predict(const std::vector<StageKind>& stages,

@@ -36,6 +36,7 @@ struct SearchCase {
   double gib;
   bool has_all_schedules = false;
   bool has_communicators = false;  // in `gib`
+  bool has_states_offload = false;
 
   MemoryLimit limit() const {
     return {gib * 1024 * 1024 * 1024, has_communicators};
@@ -190,7 +191,7 @@ class Enumerator {
       s.zero = zero;
       s.optimizer_copies = 1;
       s.fsdp = zero >= 2 ? s.Data() * s.context : 0;
-      TryRecomputations(s);
+      TryStates(s);
       const int64_t ranks = s.Data() * s.context;
       const int64_t groups_in_domain = job_.cluster.domain / s.tensor;
       if (zero == 0 || groups_in_domain <= 1 || groups_in_domain >= ranks ||
@@ -199,8 +200,16 @@ class Enumerator {
       }
       s.optimizer_copies = ranks / groups_in_domain;
       s.fsdp = zero >= 2 ? groups_in_domain : 0;
-      TryRecomputations(s);
+      TryStates(s);
     }
+  }
+
+  void TryStates(TrainingStrategy s) {
+    s.offloads_states = false;
+    TryRecomputations(s);
+    if (!space_.has_states_offload) return;
+    s.offloads_states = true;
+    TryRecomputations(s);
   }
 
   void TryRecomputations(TrainingStrategy s) {
@@ -256,6 +265,7 @@ TEST_P(SearchedCase, FindsWhatEnumerationFinds) {
   StrategySpace space = WholeSpace(job);
   if (searched.has_all_schedules) space.schedules = EverySchedule();
   space.has_offload = true;
+  space.has_states_offload = searched.has_states_offload;
   space.chunks = {1, 2, 3};
   space.microbatch = {1, 2};
   const MemoryLimit budget = searched.limit();
@@ -378,6 +388,12 @@ INSTANTIATE_TEST_SUITE_P(
                    R"({"gpu": "b200", "gpus": 8, "gbs": 16,
                        "precision": "mxfp8"})",
                    6, 8},
+        SearchCase{"StatesOnHost", "llama-3.1-8b",
+                   R"({"gpu": "h100", "gpus": 4, "gbs": 8})", 6, 9, false,
+                   false, true},
+        SearchCase{"StatesOfExpertsOnHost", "qwen3-30b-a3b",
+                   R"({"gpu": "gb200", "gpus": 4, "gbs": 8, "tp": 1})", 4, 14,
+                   false, false, true},
         SearchCase{"Experts", "qwen3-30b-a3b",
                    R"({"gpu": "h100", "gpus": 8, "gbs": 16, "tp": 1})", 4, 20},
         SearchCase{"Hybrid", "qwen3-next-80b-a3b",

@@ -235,6 +235,63 @@ TEST(StepMemory, StatesAreEighteenBytesAParameterOrSharded) {
   EXPECT_NEAR(states() / whole, 1 / 8.0, 1e-6);
 }
 
+// Only what an update holds at a time is on the GPU, while no activations are.
+TEST(StepMemory, StatesOnTheHostLeaveTheGpu) {
+  TrainingJob job = Llama8B();
+  job.strategy.zero = 1;
+  const RankMemory plain = PredictStepMemory(job).Worst();
+  job.strategy.offloads_states = true;
+  const RankMemory moved = PredictStepMemory(job).Worst();
+  EXPECT_EQ(plain.host, 0);
+  EXPECT_EQ(moved.host, plain.optimizer);
+  EXPECT_EQ(moved.optimizer, 0);
+  EXPECT_NEAR(plain.Total() - moved.Total(), plain.optimizer, 1);
+  EXPECT_EQ(moved.OfUpdate(), 0);
+  // Whole parameters move if they are not sharded, and then the embedding's states are more
+  // than the activations of a short sequence.
+  job.strategy.zero = 0;
+  job.strategy.sequence = 64;
+  const RankMemory whole = PredictStepMemory(job).Worst();
+  const double embedding = 12.0 * static_cast<double>(job.shape.vocabulary) *
+                           static_cast<double>(job.shape.hidden);
+  EXPECT_GT(whole.OfUpdate(), 0);
+  EXPECT_NEAR(whole.Total() - whole.Resting(), embedding + 2 * kStatePartBytes,
+              1);
+}
+
+// Returns the seconds of an update whose parts come, are updated and leave, of which three are
+// on the GPU at most.
+double SecondsOfParts(int parts, double move, double update) {
+  std::vector<double> came(parts), updated(parts), left(parts);
+  for (int k = 0; k < parts; ++k) {
+    const double room = k >= 3 ? left[k - 3] : 0;
+    came[k] = std::max(k > 0 ? came[k - 1] : 0, room) + move;
+    updated[k] = std::max(came[k], k > 0 ? updated[k - 1] : 0) + update;
+    left[k] = std::max(updated[k], k > 0 ? left[k - 1] : 0) + move;
+  }
+  return left[parts - 1];
+}
+
+TEST(StepTime, UpdatesOfStatesOnTheHostWaitForTheLink) {
+  for (const double host_rate : {5e9, 50e9, 400e9, 5e12, 5e13}) {
+    TrainingJob job = Llama8B();
+    job.strategy.zero = 1;
+    const double update = PredictStepTime(job).optimizer;
+    const double states = PredictStepMemory(job).Worst().optimizer;
+    job.strategy.offloads_states = true;
+    job.cluster.gpu.host_rate = host_rate;
+    const double parts = states / kStatePartBytes;
+    const double move =
+        kStatePartBytes / (host_rate * job.cluster.constants.host_link_share);
+    const double least =
+        SecondsOfParts(static_cast<int>(parts), move, update / parts);
+    const double predicted = PredictStepTime(job).optimizer;
+    EXPECT_GE(predicted, least) << host_rate;
+    EXPECT_LE(predicted, least + 2 * std::max(move, update / parts))
+        << host_rate;
+  }
+}
+
 // s b h (34 + 5 a s / h) / t bytes (Korthikanti et al., table 2); the mask and
 // the result of the dropout of scores are 3 of the second term's 5.
 TEST(StepMemory, DropoutsOfLayersAndOfScoresKeepTheirOwn) {
