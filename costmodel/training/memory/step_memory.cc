@@ -217,15 +217,15 @@ double LargestWeight(const TrainingJob& job, const StageContent& stage,
 // parameters: of a part that comes, of one that is updated and of one that leaves.
 double StatesOfUpdate(const TrainingJob& job, const StageContent& stage) {
   const TrainingStrategy& s = job.strategy;
-  if (s.zero >= 1) return 3 * kStatePartBytes;
+  if (s.zero >= 1) return 3 * s.optimizer_bytes * kPartElements;
   double largest = LargestWeight(job, stage, false);
   if (stage.has_embedding || stage.has_logits) {
     largest = std::max(largest, static_cast<double>(job.shape.vocabulary) *
                                     static_cast<double>(job.shape.hidden) /
                                     static_cast<double>(s.tensor));
   }
-  return 2 * kStatePartBytes +
-         std::max(kStatePartBytes, s.optimizer_bytes * largest);
+  return s.optimizer_bytes *
+         (2 * kPartElements + std::max(kPartElements, largest));
 }
 
 // Returns the memory of parameters, gradients and the optimizer's state.

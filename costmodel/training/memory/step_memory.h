@@ -89,9 +89,10 @@ double OffloadedBytes(const TrainingJob& job, const LayerMemories& layers,
 double UpdatedElements(const TrainingStrategy& strategy,
                        const RankParameters& trained);
 
-// An update whose states wait on the host moves parts of so many bytes. If states are not
-// sharded, a part has whole parameters, so the largest may be larger.
-constexpr double kStatePartBytes = 64 * 1024.0 * 1024;
+// An update whose states wait on the host moves those of so many elements at a time: 64 MiB of
+// parameters in 16 bits. If states are not sharded, a part has whole parameters, so the
+// largest may be larger.
+constexpr double kPartElements = 32 * 1024.0 * 1024;
 
 // Returns the bytes that a layer keeps of a microbatch for its backward pass, recomputed or
 // not.

@@ -228,9 +228,9 @@ double StepPredictor::OptimizerSeconds(const RankParameters& p) const {
   const double elements = UpdatedElements(s, p);
   const double update = TrafficSeconds(kOptimizerBytes * elements, job_);
   if (!s.offloads_states) return update;
-  const double states = s.optimizer_bytes * elements;
-  const double part = std::min(states, kStatePartBytes);
-  return std::max(update, HostSeconds(states)) + 2 * HostSeconds(part);
+  const double part = std::min(elements, kPartElements);
+  return std::max(update, HostSeconds(s.optimizer_bytes * elements)) +
+         2 * HostSeconds(s.optimizer_bytes * part);
 }
 
 double StepPredictor::HostSeconds(double bytes) const {

@@ -255,8 +255,8 @@ TEST(StepMemory, StatesOnTheHostLeaveTheGpu) {
   const double embedding = 12.0 * static_cast<double>(job.shape.vocabulary) *
                            static_cast<double>(job.shape.hidden);
   EXPECT_GT(whole.OfUpdate(), 0);
-  EXPECT_NEAR(whole.Total() - whole.Resting(), embedding + 2 * kStatePartBytes,
-              1);
+  EXPECT_NEAR(whole.Total() - whole.Resting(),
+              embedding + 2 * 12 * kPartElements, 1);
 }
 
 // Returns the seconds of an update whose parts come, are updated and leave, of which three are
@@ -280,9 +280,10 @@ TEST(StepTime, UpdatesOfStatesOnTheHostWaitForTheLink) {
     const double states = PredictStepMemory(job).Worst().optimizer;
     job.strategy.offloads_states = true;
     job.cluster.gpu.host_rate = host_rate;
-    const double parts = states / kStatePartBytes;
+    const double part = 12 * kPartElements;
+    const double parts = states / part;
     const double move =
-        kStatePartBytes / (host_rate * job.cluster.constants.host_link_share);
+        part / (host_rate * job.cluster.constants.host_link_share);
     const double least =
         SecondsOfParts(static_cast<int>(parts), move, update / parts);
     const double predicted = PredictStepTime(job).optimizer;
