@@ -59,12 +59,17 @@ def kernel_seconds(call: Call, rates: Rates) -> float:
 # The rate of batches of products in float32, relative to single ones.
 _BATCHED_FLOAT32: float = kernel_figure("float32_batched_share")
 
+# Batches of products in 16 bits with a side of so few elements stream their matrices.
+_STREAMED_SIDE: int = kernel_figure("batched_streamed_side")
+
 
 def _product_seconds(product: Product, call: Call, rates: Rates) -> float:
     rate = rates.product_rate(call.dtype, False)
     if call.dtype in (torch.float32, torch.float64):
         rate *= 1 if product.groups == 1 else _BATCHED_FLOAT32
         compute = split_seconds(product, rate, rates, FLOAT32_TILES, FLOAT32_OVERHEAD)
+    elif product.groups > 1 and min(product[1:]) <= _STREAMED_SIDE:
+        compute = 0.0
     else:
         compute = split_seconds(product, rate, rates, TENSOR_CORE_TILES, TILE_OVERHEAD)
     return max(compute, call.traffic / rates.memory_rate)
