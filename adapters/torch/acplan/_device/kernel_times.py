@@ -151,8 +151,8 @@ _SECONDS_OF_SORTING: float = kernel_figure("embedding_backward_us") * 1e-6
 def _embedding_backward(call: Call, rates: Rates) -> float:
     """Sorts indices, fills the table, adds rows."""
     gradient = call.args[0]
-    moved = _written_seconds(call, rates) + 3 * bytes_of(gradient) / rates.memory_rate
-    return _SECONDS_OF_SORTING + moved
+    traffic = _written_seconds(call, rates) + 3 * bytes_of(gradient) / rates.memory_rate
+    return _SECONDS_OF_SORTING + traffic
 
 
 _WIDTHS: tuple[int, int] = tuple(kernel_figure("width_bytes"))
