@@ -27,6 +27,12 @@
 // these plans are among those that cover the step (offload/cover_units.h),
 // since a unit holds what it sends until the next unit has ended, which is too
 // late for the large units that such plans otherwise have.
+//
+// A second search begins with units that keep nothing, and changes all units of a class at
+// once. If a model has many equal blocks, the first one takes many small steps there and ends
+// where no single step helps: at a tight budget no plan of StartFromPlans fits with all
+// moved, and a cheap result that is saved first takes the link from a dear one. Neither
+// search is better in all steps, so the answer is the better of both.
 
 namespace acplan::problems {
 
@@ -48,6 +54,8 @@ constexpr double kMostSeconds = 10;
 // The most time for a plan for another budget, and how near to the best one it is.
 constexpr double kPlanSeconds = 0.5;
 constexpr double kPlanGap = 0.01;
+// A plan of units alike is improved further if it costs less than so many times the best one.
+constexpr double kNearFactor = 1.25;
 
 // Returns the same problem, restricted to units that cover the step.
 TraceProblem OfCover(const PlanningProblem& problem,
@@ -178,11 +186,14 @@ Plan WithOffload(const PlanningProblem& problem, Plan plan,
     return watch.Seconds() > remaining_limits.time_limit_s ||
            (limits.interrupted != nullptr && limits.interrupted->load());
   };
-  OffloadSearch search({.problem = *trace_problem,
-                        .budget_bytes = plan.budget_bytes - plan.reserve_bytes,
-                        .limits = link,
-                        .max_units = problem.options.max_units,
-                        .is_stopped = is_stopped});
+  const OffloadSearchQuestion question = {
+      .problem = *trace_problem,
+      .budget_bytes = plan.budget_bytes - plan.reserve_bytes,
+      .limits = link,
+      .max_units = problem.options.max_units,
+      .is_stopped = is_stopped};
+  OffloadSearch search(question);
+  OffloadSearch alike_search(question);
   try {
     const solver::StopScope scope(remaining_limits.time_limit_s,
                                   limits.interrupted);
@@ -200,16 +211,26 @@ Plan WithOffload(const PlanningProblem& problem, Plan plan,
                    std::max(fitting, plan.budget_bytes) - plan.reserve_bytes,
                    problem.unplanned_peak_bytes);
     search.Improve();
+    if (search.CostMs() > 0) {
+      alike_search.StartFromCovers();
+      alike_search.ImproveAlike();
+      const bool may_be_better =
+          alike_search.CostMs() < kNearFactor * search.CostMs();
+      if (may_be_better) alike_search.Improve();
+    }
   } catch (const solver::Stopped&) {
     // The search keeps its best plan.
   }
   plan.solver.seconds += watch.Seconds();
   plan.offload = OffloadOver(link);
-  if (!search.best()) {
+  const std::optional<OffloadPlan>& best =
+      alike_search.CostMs() < search.CostMs() ? alike_search.best()
+                                              : search.best();
+  if (!best) {
     if (!plan.HasPlan()) plan.status = PlanStatus::kNoPlan;
     return plan;
   }
-  return PlanOfUnits(problem, plan, search.best()->modules);
+  return PlanOfUnits(problem, plan, best->modules);
 }
 
 }  // namespace acplan::problems

@@ -1,7 +1,7 @@
 #include "problems/offload/movables.h"
 
 #include <algorithm>
-#include <functional>
+#include <cstddef>
 #include <limits>
 #include <map>
 #include <set>
@@ -39,7 +39,7 @@ using graph::TraceCall;
 namespace {
 
 // The number of the largest movables that are compared at a step.
-constexpr int kMostCompared = 48;
+constexpr std::ptrdiff_t kMostCompared = 48;
 // Waits that differ by less are equal.
 constexpr double kNoWaitMs = 1e-9;
 
@@ -67,17 +67,6 @@ graph::IndexedVector<StorageId, OperatorId> LastWrites(const Trace& trace) {
   return last;
 }
 
-// Returns whether units offload a movable.
-bool IsOffloaded(const Movable& movable,
-                 const std::vector<CheckpointedModule>& units) {
-  const CheckpointedModule& unit = units[movable.unit];
-  if (movable.is_argument) {
-    return std::ranges::find(unit.offloaded_arguments, movable.place) !=
-           unit.offloaded_arguments.end();
-  }
-  return unit.decisions[movable.place] == OperatorDecision::kOffload;
-}
-
 class Choice {
  public:
   explicit Choice(const OffloadQuestion& question)
@@ -88,13 +77,7 @@ class Choice {
         live_(question.saved_run.live_bytes),
         queue_(begins_ms_, use_, question.limits.rates) {
     choice_.is_chosen.assign(question.movables.size(), false);
-    if (question.first_units == nullptr) return;
-    for (const MovableId m : question.movables.ids()) {
-      if (IsOffloaded(question.movables[m], *question.first_units)) {
-        Move(m, true);
-      }
-    }
-    choice_.stall_ms = queue_.StallMs();
+    waits_.assign(question.movables.size(), false);
   }
 
   std::optional<OffloadChoice> Find() && {
@@ -105,7 +88,9 @@ class Choice {
           NextToMove(graph::IdAt<StepId>(most - live_.begin()));
       if (!next) return std::nullopt;
       Move(*next, true);
-      choice_.stall_ms = queue_.StallMs();
+      const double stall_ms = queue_.StallMs();
+      if (stall_ms != choice_.stall_ms) waits_.assign(waits_.size(), false);
+      choice_.stall_ms = stall_ms;
     }
     KeepWhatNeedNotGo();
     choice_.stall_ms = queue_.StallMs();
@@ -164,20 +149,19 @@ class Choice {
 
   // Returns the movable that goes next to lower the bytes at a step.
   std::optional<MovableId> NextToMove(StepId step) {
-    // A heap, as few of them are looked at.
     std::vector<std::pair<int64_t, MovableId>> by_bytes;
     for (const MovableId m : question_.movables.ids()) {
       if (choice_.is_chosen[m]) continue;
       const int64_t bytes = BytesAt(question_.movables[m], step);
       if (bytes > 0) by_bytes.emplace_back(-bytes, m);
     }
-    std::ranges::make_heap(by_bytes, std::greater());
-    std::optional<MovableId> next;
+    const auto compared = std::min(std::ssize(by_bytes), kMostCompared);
+    std::ranges::partial_sort(by_bytes, by_bytes.begin() + compared);
+    by_bytes.resize(static_cast<size_t>(compared));
+    std::vector<std::pair<int64_t, MovableId>> waiting;
     double least = std::numeric_limits<double>::infinity();
-    for (int k = 0; k < kMostCompared && !by_bytes.empty(); ++k) {
-      std::ranges::pop_heap(by_bytes, std::greater());
-      const auto [negative, m] = by_bytes.back();
-      by_bytes.pop_back();
+    std::optional<MovableId> next;
+    const auto look_at = [&](int64_t negative, MovableId m) {
       const auto bytes = static_cast<double>(-negative);
       // A longer wait changes nothing.
       const double most_ms =
@@ -186,15 +170,25 @@ class Choice {
       const Movable& movable = question_.movables[m];
       const double stall_ms =
           queue_.StallWithMs(movable.moved_storages, most_ms);
-      if (stall_ms > most_ms || !FitsHostWith(movable)) continue;
       const double more_ms = stall_ms - choice_.stall_ms;
-      if (more_ms <= kNoWaitMs) return m;
+      if (more_ms > kNoWaitMs) waits_[m] = true;
+      if (stall_ms > most_ms || !FitsHostWith(movable)) return false;
+      if (more_ms <= kNoWaitMs) return true;
       const double share = more_ms / bytes;
       if (share < least) {
         least = share;
         next = m;
       }
+      return false;
+    };
+    for (const auto& [negative, m] : by_bytes) {
+      if (waits_[m]) {
+        waiting.emplace_back(negative, m);
+      } else if (look_at(negative, m)) {
+        return m;
+      }
     }
+    for (const auto& [negative, m] : waiting) look_at(negative, m);
     return next;
   }
 
@@ -223,6 +217,9 @@ class Choice {
   graph::IndexedVector<StepId, int64_t> live_;
   LinkQueue queue_;
   OffloadChoice choice_;
+  // Movables known to make the step wait longer. They do so as well if more moves and the
+  // step waits as long, since more copies never make it wait less.
+  graph::IndexedVector<MovableId, graph::Flag> waits_;
 };
 
 // The calls with gradients of each unit.

@@ -60,9 +60,6 @@ struct OffloadQuestion {
   int64_t budget_bytes;
   LinkLimits limits;
   double most_stall_ms;  // choices that wait longer are not wanted
-  // The choice begins with what these units offload, in the order of those of the
-  // movables; null: with nothing.
-  const std::vector<graph::CheckpointedModule>* first_units = nullptr;
 };
 
 // Returns a choice that keeps the budget and the limits, with little stall:

@@ -9,6 +9,7 @@
 #include "graph/trace/simulation.h"
 #include "problems/offload/movables.h"
 #include "problems/trace/problem/trace_problem.h"
+#include "problems/trace/problem/unit_policies.h"
 
 namespace acplan::problems {
 
@@ -53,6 +54,10 @@ class OffloadSearch {
   // plan cheaper.
   void Improve();
 
+  // Saves, in all units of one class at once, one more group, one less, or one in place of
+  // another, as long as the best such change makes the best plan cheaper.
+  void ImproveAlike();
+
   const std::optional<OffloadPlan>& best() const { return best_; }
 
   // Returns the cost of the best plan; infinity if there is none.
@@ -61,15 +66,31 @@ class OffloadSearch {
   }
 
  private:
-  // A choice of what moves begins with nothing or, if the units are those of the best plan
-  // with another policy, with what that moves.
-  enum class Choices { kAnew, kOfBest };
-
   // Makes the units, some of their results offloaded, the best plan if they are
   // better than it. Returns whether they are.
-  bool Try(const std::vector<graph::CheckpointedModule>& units,
-           Choices choices = Choices::kAnew);
+  bool Try(const std::vector<graph::CheckpointedModule>& units);
+  // Does so for units that offload what they do.
+  bool TryOffloaded(std::vector<graph::CheckpointedModule> units);
+
+  using Modules = std::vector<graph::ModuleId>;
+
+  // Returns the units of the best plan that are of one class, for each class of two or more.
+  std::vector<Modules> AlikeUnits() const;
+  // Tries units alike that all save one more group, one less, or one in place of another.
+  // Returns whether the best plan has become cheaper.
+  bool ImproveTogether(const Modules& modules);
+  // Tries one unit that saves one more group, or one less.
   bool ImproveUnit(graph::ModuleId module);
+
+  TreeNodeId NodeOf(graph::ModuleId module) const;
+  // Returns what the best plan does with each group of a unit; nothing if it has none.
+  GroupUses UsesOf(graph::ModuleId module) const;
+  // Returns whether a unit with these uses may save a group that it does not, or not save
+  // one that it does.
+  bool IsOpen(graph::ModuleId module, graph::GroupId group,
+              const GroupUses& uses) const;
+  // Returns whether nothing can or may become better.
+  bool IsDone() const;
 
   // Returns a time that the step waits at least, whatever moves: the bytes that it may not
   // keep at a moment have been sent before.
