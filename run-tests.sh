@@ -182,7 +182,8 @@ test_sources() {
 }
 
 # All that needs the program of the release build, Python and the sources, but no test of
-# C++. Writes what it counted to build/beside.counts.
+# C++. Writes what it counted to build/beside.counts. The wheel configures the release build
+# again, so it comes after everything that uses that.
 test_beside() {
   if [[ $released ]] && has_environment; then
     if [[ $quick ]]; then
@@ -194,6 +195,10 @@ test_beside() {
     fi
   fi
   test_sources
+  if [[ ! $quick && -x $python ]]; then
+    until [[ -e $root/build/release.tested ]]; do sleep 1; done
+    test_wheel
+  fi
   echo "$passed $failed" >"$root/build/beside.counts"
 }
 
@@ -202,7 +207,7 @@ test_beside() {
 # group of processes of its own does not ignore interrupts, which some tests send.
 released=1
 build_all release || released=
-rm -f "$root/build/beside.counts"
+rm -f "$root"/build/{beside.counts,release.tested}
 passed_before=$passed failed_before=$failed
 set -m
 test_beside >"$root/build/beside.log" 2>&1 </dev/null &
@@ -211,6 +216,7 @@ set +m
 trap 'kill -- "-$beside" 2>/dev/null || true' EXIT
 
 [[ ! $released ]] || test_all release
+touch "$root/build/release.tested"
 if [[ ! $quick ]] && build_all debug; then
   test_all debug
 fi
@@ -224,9 +230,6 @@ else
   echo "tests beside those of C++ broke off"
   failed=$((failed + 1))
 fi
-
-# It configures the release build again, so it runs after all that uses that.
-[[ $quick || ! -x $python ]] || test_wheel
 
 echo "$passed passed, $failed failed"
 ((failed == 0))

@@ -49,3 +49,19 @@ function(acplan_unity target)
                                                        ON)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
 endfunction()
+
+# acplan_precompile(TARGET HEADER...): with ACPLAN_UNITY, TARGET's sources begin with these
+# headers, which are parsed once. acplan_precompile(TARGET LIKE OTHER): with those of OTHER,
+# as they were compiled for it; both have the same flags. ccache does not keep what is
+# compiled so, unless it is told to be sloppy: with a launcher, all is compiled as written.
+function(acplan_precompile target)
+  if(NOT ACPLAN_UNITY OR CMAKE_CXX_COMPILER_LAUNCHER)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "LIKE" "" ${ARGN})
+  if(ARG_LIKE)
+    target_precompile_headers(${target} REUSE_FROM ${ARG_LIKE})
+  else()
+    target_precompile_headers(${target} PRIVATE ${ARG_UNPARSED_ARGUMENTS})
+  endif()
+endfunction()

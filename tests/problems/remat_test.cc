@@ -186,7 +186,7 @@ TEST(Remat, DecidesRunsOfOneGraphAsOne) {
           << budget << ToJson(graph);
     }
   }
-  EXPECT_GE(questions, 200);
+  EXPECT_GE(questions, test_support::Enough(1600));
   EXPECT_LE(unproven * 20, questions);
   RecordProperty("asked", questions);
   RecordProperty("unproven", unproven);
