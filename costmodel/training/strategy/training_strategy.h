@@ -110,8 +110,8 @@ struct TrainingStrategy {
   int64_t full_layers = 0;
   int64_t every_layers = 0;
   int64_t offloaded_layers = 0;  // the layers whose activations go to the host
-  // Whether the optimizer's states wait on the host between updates. An update on the GPU
-  // brings them and sends them back, part by part.
+  // The optimizer's states may wait on the host between updates. An update on the GPU brings
+  // them and sends them back, part by part.
   bool offloads_states = false;
   CudaGraphs graphs = CudaGraphs::kNone;
   bool overlaps_data = false;    // gradients and parameters with computation

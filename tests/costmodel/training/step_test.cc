@@ -241,12 +241,12 @@ TEST(StepMemory, StatesOnTheHostLeaveTheGpu) {
   job.strategy.zero = 1;
   const RankMemory plain = PredictStepMemory(job).Worst();
   job.strategy.offloads_states = true;
-  const RankMemory moved = PredictStepMemory(job).Worst();
+  const RankMemory on_host = PredictStepMemory(job).Worst();
   EXPECT_EQ(plain.host, 0);
-  EXPECT_EQ(moved.host, plain.optimizer);
-  EXPECT_EQ(moved.optimizer, 0);
-  EXPECT_NEAR(plain.Total() - moved.Total(), plain.optimizer, 1);
-  EXPECT_EQ(moved.OfUpdate(), 0);
+  EXPECT_EQ(on_host.host, plain.optimizer);
+  EXPECT_EQ(on_host.optimizer, 0);
+  EXPECT_NEAR(plain.Total() - on_host.Total(), plain.optimizer, 1);
+  EXPECT_EQ(on_host.OfUpdate(), 0);
   // Whole parameters move if they are not sharded, and then the embedding's states are more
   // than the activations of a short sequence.
   job.strategy.zero = 0;

@@ -97,6 +97,7 @@ def _grouped_mm(call: Call, rates: Rates) -> float:
 
 
 _SECONDS_OF_A_RECURRENT_STEP: float = kernel_figure("recurrent_step_us") * 1e-6
+_RECURRENT_SHARE: float = kernel_figure("recurrent_share")  # of the rates of other kernels
 
 
 def _rnn(call: Call, rates: Rates) -> float:
@@ -107,7 +108,7 @@ def _rnn(call: Call, rates: Rates) -> float:
     directions = 2 if call.argument("bidirectional") else 1
     compute = call.flops / rates.product_rate(call.dtype, False)
     least = steps * layers * directions * _SECONDS_OF_A_RECURRENT_STEP
-    return max(compute, call.traffic / rates.memory_rate, least)
+    return max(max(compute, call.traffic / rates.memory_rate) / _RECURRENT_SHARE, least)
 
 
 def _written_seconds(call: Call, rates: Rates) -> float:
