@@ -11,8 +11,9 @@ every Nth model is traced.
 
 Prints a table in Markdown: for each source, kind of row and GPU, and for each family of timm, how
 many rows there are, the median of predicted / measured, and median and 90th percentile of the error; of operators those
-above .1 ms. The last column is the median error after one factor for the group: what is left
-if a GPU was measured once. A second table is about peaks of memory (gpu_truth_modules.py), a
+above .1 ms. The last columns are the median errors after a factor: the group's own median, what
+is left if a GPU was measured once; and the median of the others (of the source's other kinds, of
+other families, of other sources), which knows nothing of the group. A second table is about peaks of memory (gpu_truth_modules.py), a
 third one about batches that ran or did not: how many of either are predicted to fit
 (gpu_truth_fits.py).
 """
@@ -28,7 +29,7 @@ import pathlib
 import statistics
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from gpu_truth_fits import Fit, fits_of
@@ -85,13 +86,26 @@ def _kind(row: Row) -> str:
     return row["metric"].removesuffix("_ms")
 
 
-def _line(name: str, ratios: list[float]) -> str:
+def _lines(groups: Mapping[str, list[float]]) -> list[str]:
+    """Returns a line for each group, in which the others' median is a factor that does not know
+    the group."""
+    lines = []
+    for name, ratios in sorted(groups.items()):
+        others = [r for other, rs in groups.items() if other != name for r in rs]
+        lines.append(_line(name, ratios, statistics.median(others) if others else 1.0))
+    return lines
+
+
+def _line(name: str, ratios: list[float], factor: float) -> str:
     errors = sorted(abs(ratio - 1) for ratio in ratios)
     bias = statistics.median(ratios)
-    remaining = statistics.median(abs(ratio / bias - 1) for ratio in ratios)
+    own, others = (
+        statistics.median(abs(ratio / divisor - 1) for ratio in ratios)
+        for divisor in (bias, factor)
+    )
     worst = errors[math.ceil(0.9 * len(errors)) - 1]
-    median = statistics.median(errors)
-    return f"| {name} | {len(ratios)} | {bias:.2f} | {median:.1%} | {worst:.1%} | {remaining:.1%} |"
+    cells = f"{statistics.median(errors):.1%} | {worst:.1%} | {own:.1%} | {others:.1%}"
+    return f"| {name} | {len(ratios)} | {bias:.2f} | {cells} |"
 
 
 _T = TypeVar("_T")
@@ -116,8 +130,11 @@ class _Predictor:
 
 def _compare_times(rows: Sequence[Row], predictor: _Predictor) -> list[tuple[object, ...]]:
     """Prints the table of times. Returns each row's prediction."""
-    groups = collections.defaultdict(list)
-    families = collections.defaultdict(list)
+    sources: dict[str, list[float]] = collections.defaultdict(list)
+    groups: dict[str, dict[str, list[float]]] = collections.defaultdict(
+        lambda: collections.defaultdict(list)
+    )
+    families: dict[str, list[float]] = collections.defaultdict(list)
     predictions: list[tuple[object, ...]] = []
     for row in rows:
         measured = float(row["value"])
@@ -127,24 +144,20 @@ def _compare_times(rows: Sequence[Row], predictor: _Predictor) -> list[tuple[obj
         if predicted is None:
             continue
         keys = row["source"], _kind(row), row["gpu"]
-        groups[keys].append(predicted / measured)
+        ratio = predicted / measured
+        groups[row["source"]][", ".join(keys)].append(ratio)
+        sources[f"**{row['source']}**"].append(ratio)
         if row["source"] == "timm":
-            families[family_of(row["model"])].append(predicted / measured)
+            families[f"timm, family {family_of(row['model'])}"].append(ratio)
         build = row["model"], row["build"], row["size"]
         predictions.append((*keys, *build, measured, predicted))
     print(
-        "| source, kind, GPU | rows | predicted / measured | error, median | 90% | one factor |"
+        "| source, kind, GPU | rows | predicted / measured | error, median | 90% "
+        "| own factor | others' factor |"
     )
-    print("|---|---:|---:|---:|---:|---:|")
-    sources = sorted({keys[0] for keys in groups})
-    for source in sources:
-        for keys, ratios in sorted(groups.items()):
-            if keys[0] == source:
-                print(_line(", ".join(keys), ratios))
-        every = [r for keys, ratios in groups.items() if keys[0] == source for r in ratios]
-        print(_line(f"**{source}**", every))
-    for family, ratios in sorted(families.items()):
-        print(_line(f"timm, family {family}", ratios))
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    for table in (*(groups[source] for source in sorted(groups)), families, sources):
+        print("\n".join(_lines(table)), end="\n" if table else "")
     return predictions
 
 

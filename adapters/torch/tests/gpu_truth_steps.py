@@ -17,6 +17,12 @@ from acplan._device.kernel_times import kernel_seconds
 from acplan._device.product_times import Call, Rates
 from gpu_truth_operators import Row
 
+# timm and transformers import torchvision, whose operators for images need a build for this
+# PyTorch.
+sys.modules.setdefault(
+    "torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations")
+)
+
 # cuDNN 8.3 to 8.5 (PyTorch 1.12 and 1.13) had no fast kernels for convolutions of few wide
 # groups with channels last: RegNetX-12GF infers .48 as fast as with channels first with 1.13,
 # 1.05 as fast with 2.4 (timm's tables of inference on an RTX 3090). The gradients of weights
@@ -68,10 +74,6 @@ def family_of(model: str) -> str:
 def timm_trace(row: Row, device: Device, batch: int, keeps_gradients: bool) -> Trace:
     """Returns a step of timm's training benchmark. `keeps_gradients`: they are there from the
     step before, zeroed; that is a step that adds to gradients."""
-    # Its operators for images need a build of torchvision for this PyTorch.
-    sys.modules.setdefault(
-        "torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations")
-    )
     import timm
 
     model = timm.create_model(row["model"]).train()

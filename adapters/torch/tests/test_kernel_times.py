@@ -189,3 +189,7 @@ def test_an_update_takes_the_time_of_what_it_reads_and_writes(fused: bool) -> No
     least = 7 * 4 * 2048**2 / A100.bandwidth * 1e3  # four tensors read, three written
     total = math.fsum(operator["runtime_ms"] for operator in update)
     assert least < total < (2 if fused else 6) * least
+
+
+def test_devices_are_keys() -> None:
+    assert len(set(DEVICES.values())) == len(DEVICES)

@@ -63,7 +63,9 @@ class Device:
     # measured on the device. None: its times are measurements.
     time_errors: tuple[float, float] | None = dataclasses.field(default=(0, 0), kw_only=True)
     # The error that nine measured operators in ten of a kind are within; {}: none was measured.
-    kind_errors: Mapping[str, float] = dataclasses.field(default_factory=dict, kw_only=True)
+    kind_errors: Mapping[str, float] = dataclasses.field(
+        default_factory=dict, kw_only=True, hash=False
+    )
     # How much more time the host takes than the one that was measured (host_times.py); 0: its
     # time is not counted, as for steps in CUDA graphs.
     host_factor: float = dataclasses.field(default=1.0, kw_only=True)
