@@ -62,9 +62,9 @@ RunKind KindOfTimes(const TrainingJob& job, const StepTime& time,
   return kind;
 }
 
-// The fastest strategy within measured territory, and the distances that are known, by
-// what differs within a unit: the pipeline, the ranks that share parameters, and whether states
-// wait on the host.
+// Keeps the fastest strategy within measured territory, and the distances that are known.
+// Their keys are what differs within a unit: the pipeline, the ranks that share parameters, and
+// whether states wait on the host.
 struct MeasuredList {
   BestStrategies fastest = BestStrategies(1);
   std::map<std::tuple<int64_t, int64_t, bool>, double> distances = {};
