@@ -10,6 +10,7 @@
 
 #include "graph/base/flag.h"
 #include "graph/base/input_error.h"
+#include "graph/trace/trace_calls.h"
 
 namespace acplan::graph {
 namespace {
@@ -62,14 +63,14 @@ void RequireResults(const CheckpointedModule& unit, const TraceCall& call,
 void RequireArguments(const CheckpointedModule& unit, const TraceCall& call,
                       const Trace& trace) {
   const std::vector<int32_t>& places = unit.offloaded_arguments;
-  const auto count = static_cast<int32_t>(call.arguments.size());
+  const int32_t count = GivenCount(call);
   for (size_t k = 0; k < places.size(); ++k) {
     const bool ascends = k == 0 || places[k] > places[k - 1];
     if (places[k] >= 0 && places[k] < count && ascends) continue;
     throw InputError(
         fmt::format("module '{}': expected ascending places of offloaded "
                     "arguments, of the {} "
-                    "tensors that a call is given by position, found {}",
+                    "tensors that a call is given, found {}",
                     trace.modules[call.module].fqn, count, places[k]));
   }
 }
@@ -108,6 +109,9 @@ Frames FramesOfCalls(const Trace& trace,
     frame.arguments.reserve(call.arguments.size());
     for (const TensorId t : call.arguments) {
       frame.arguments.push_back(trace.tensors[t].storage);
+    }
+    for (const int32_t place : unit->offloaded_arguments) {
+      frame.offloaded_arguments.push_back(GivenStorage(trace, call, place));
     }
     frames.innermost[c] = frames.list.Add(std::move(frame));
   }

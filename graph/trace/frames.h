@@ -86,6 +86,8 @@ struct Frame {
   std::vector<SavedId> saved = {};
   // The storage of each argument that is a tensor given by position.
   std::vector<StorageId> arguments = {};
+  // The storages of the unit's offloaded arguments.
+  std::vector<StorageId> offloaded_arguments = {};
   // When autograd lets go of the last of what the frame saves, the arguments of
   // frames inside among it.
   Time release_time = 0;

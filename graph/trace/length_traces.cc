@@ -49,6 +49,7 @@ PlainTrace WithoutWorkspaces(Trace trace) {
   }
   for (TraceCall& call : trace.calls) {
     Renumber(call.inputs, place);
+    Renumber(call.further_inputs, place);
     Renumber(call.outputs, place);
   }
   for (TraceOperator& op : trace.operators) {

@@ -137,11 +137,7 @@ class OriginalLives {
   }
 
   void HoldArgument(FrameId f, StorageId storage, StepId end) {
-    const bool is_moved = std::ranges::any_of(
-        frames_.list[f].unit->offloaded_arguments, [&](int32_t place) {
-          return frames_.list[f].arguments[place] == storage;
-        });
-    if (is_moved) {
+    if (Contains(frames_.list[f].offloaded_arguments, storage)) {
       HoldKept(f, storage, end);
     } else {
       lives_.Hold(OriginalLife(storage), end);
@@ -220,6 +216,7 @@ class RerunVisitor {
     HoldByAutograd(f);
     HoldByFramesInside(f);
     for (const StorageId s : frame.arguments) now_.Reset(s);
+    for (const StorageId s : frame.offloaded_arguments) now_.Reset(s);
     for (const LifeId life : IdRange(first_copy, lives_.list.end_id())) {
       now_.Reset(lives_.list[life].storage);
     }

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
 
 // Follows the device through steps and events, which are in one order. When a
 // copy ends is known when it is queued, since nothing overtakes it: in its
@@ -59,12 +62,90 @@ LinkTime TimeOnLink(const IndexedVector<StepId, double>& begins_ms,
   return time;
 }
 
+namespace {
+
+// The trace's operators that copy, and that wait for a copy; kNone where there are none.
+struct CopyNames {
+  explicit CopyNames(const Trace& trace) {
+    for (const OperatorNameId name : trace.operator_names.ids()) {
+      const std::string& text = trace.operator_names[name];
+      if (text == "acplan.offload.default") to_host = name;
+      if (text == "acplan.reload.default") to_device = name;
+      if (text == "acplan.wait.default") wait = name;
+    }
+  }
+
+  OperatorNameId to_host = kNone, to_device = kNone, wait = kNone;
+};
+
+int64_t CopiedBytes(const Trace& trace,
+                    const std::vector<StorageId>& storages) {
+  int64_t bytes = 0;
+  for (const StorageId s : storages) bytes += trace.storages[s].bytes;
+  return bytes;
+}
+
+}  // namespace
+
+OffloadUse WithOwnCopies(const Trace& trace, const Simulation& simulation) {
+  using enum OffloadEvent::Kind;
+  OffloadUse use = simulation.offload;
+  const CopyNames names(trace);
+  if (names.to_host == kNone && names.to_device == kNone) return use;
+  std::vector<OffloadEvent> events;
+  auto next = use.events.begin();
+  const auto add_until = [&](StepId step) {
+    for (; next != use.events.end() && next->step <= step; ++next)
+      events.push_back(*next);
+  };
+  // The copies that nothing has waited for, by the storage that they fill.
+  std::map<StorageId, MovedId> pending;
+  for (const StepId k : simulation.steps.ids()) {
+    const TraceOperator& op = trace.operators[simulation.steps[k].op];
+    add_until(k);
+    if (op.name == names.to_host || op.name == names.to_device) {
+      const bool is_sent = op.name == names.to_host;
+      const MovedId copy = use.storages.Add(
+          {.call = kNone,
+           .storage = op.outputs.empty() ? kNone : op.outputs.front(),
+           .op = simulation.steps[k].op,
+           // The host's memory has no bytes in a trace.
+           .bytes =
+               CopiedBytes(trace, op.reads) + CopiedBytes(trace, op.outputs)});
+      events.push_back(
+          {.kind = is_sent ? kSend : kFetch, .step = k, .storage = copy});
+      for (const StorageId s : op.outputs) pending[s] = copy;
+    } else if (op.name == names.wait) {
+      for (const StorageId s : op.reads) {
+        const auto copy = pending.find(s);
+        if (copy == pending.end()) continue;
+        events.push_back(
+            {.kind = kUse, .step = Next(k), .storage = copy->second});
+        pending.erase(copy);
+      }
+    }
+  }
+  add_until(simulation.steps.end_id());
+  use.events = std::move(events);
+  return use;
+}
+
 LinkTime TimeOnLink(const Trace& trace, const Simulation& simulation,
                     const LinkRates& rates) {
-  const OffloadUse& use = simulation.offload;
-  return TimeOnLink(BeginsOfSteps(trace, simulation), use,
-                    IndexedVector<MovedId, Flag>(use.storages.size(), true),
-                    rates);
+  const OffloadUse use = WithOwnCopies(trace, simulation);
+  const auto begins_ms = BeginsOfSteps(trace, simulation);
+  IndexedVector<MovedId, Flag> moves(use.storages.size(), true);
+  const LinkTime all = TimeOnLink(begins_ms, use, moves, rates);
+  const MovedId first_own = simulation.offload.storages.end_id();
+  if (first_own == use.storages.end_id()) return all;
+  LinkTime time = {.stall_ms = all.stall_ms, .waits_ms = {}};
+  for (size_t k = 0; k < use.events.size(); ++k) {
+    if (use.events[k].storage < first_own)
+      time.waits_ms.push_back(all.waits_ms[k]);
+  }
+  for (const MovedId k : simulation.offload.storages.ids()) moves[k] = false;
+  time.stall_ms -= TimeOnLink(begins_ms, use, moves, rates).stall_ms;
+  return time;
 }
 
 }  // namespace acplan::graph

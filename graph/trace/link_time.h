@@ -36,6 +36,9 @@ constexpr LinkRates BothWays(double bytes_per_second) {
 //   the host.
 // - At kRelease and kUse the device waits until the storage's copy to the host
 //   or back has ended: a stall.
+// - The trace may have copies of its own, such as those of an optimizer's states
+//   (acplan.offload, acplan.reload), which share the link. Where the trace waits for one
+//   (acplan.wait) the device waits on until it has ended.
 // The step then takes the time of its operators, of what runs again, and of all
 // stalls.
 struct LinkTime {
@@ -44,7 +47,12 @@ struct LinkTime {
   std::vector<double> waits_ms;
 };
 
-// Returns the stalls on a link of these rates. Takes linear time.
+// Returns the use of a planned step with the trace's own copies behind its storages, as
+// events in the order of all. Its other members are those without these copies.
+OffloadUse WithOwnCopies(const Trace& trace, const Simulation& simulation);
+
+// Returns the stalls on a link of these rates that a step has beyond those without the
+// plan's copies, and the waits of the plan's events. Takes linear time.
 LinkTime TimeOnLink(const Trace& trace, const Simulation& simulation,
                     const LinkRates& rates);
 

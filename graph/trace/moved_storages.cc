@@ -128,9 +128,7 @@ MovedStorages FindMovedStorages(const PreparedTrace& prepared,
       of_frame.op = op;
       moves.push_back(of_frame);
     };
-    for (const int32_t place : frame.unit->offloaded_arguments) {
-      add(frame.arguments[place], kNone);
-    }
+    for (const StorageId s : frame.offloaded_arguments) add(s, kNone);
     for (const OperatorId op : frame.call->Operators()) {
       if (!frame.Offloads(op)) continue;
       for (const StorageId s : KeptStorages(frame, op, *prepared.trace)) {

@@ -129,6 +129,15 @@ std::optional<std::string> OffloadRefusal(const Frame& frame,
     return "its arguments cannot be offloaded, because it is inside of another "
            "unit; offload from the outermost unit";
   }
+  for (const StorageId s : frame.offloaded_arguments) {
+    const OperatorId writer =
+        prepared.FirstWrite(s, frame.call->start, frame.rerun_time);
+    if (writer == kNoOperator) continue;
+    return fmt::format(
+        "one of its arguments cannot be offloaded, because operator {} ({}) of "
+        "the step writes to it in place before the unit runs again",
+        writer, NameOf(writer, trace));
+  }
   for (const OperatorId op : frame.call->Operators()) {
     if (!frame.Offloads(op)) continue;
     const std::string place =

@@ -22,8 +22,8 @@ namespace acplan::graph {
 // name is the name of the parent with the first and the last child: "GPT.h.0-2"
 // is the run of GPT.h.0, GPT.h.1 and GPT.h.2. Its call
 // - runs from the start of the first child's call to the end of the last one's;
-// - has the first one's arguments by position, the last one's results, and as inputs
-//   those of any of them that are older than the call. A tensor that one of the
+// - has the first one's arguments and further inputs, the last one's results, and as
+//   inputs those of any of them that are older than the call. A tensor that one of the
 //   children hands to the next is made inside;
 // - is in backward while one of the children's calls is.
 

@@ -85,8 +85,8 @@ struct CheckpointedModule {
   // A call that runs again stops at the last save, PyTorch's default; otherwise it
   // runs to its end (torch.utils.checkpoint's early_stop).
   bool stops_early = true;
-  // The arguments of each call that wait in the host's memory, as ascending places in
-  // TraceCall::arguments.
+  // The tensors, given to each call, that wait in the host's memory, as ascending
+  // places (GivenStorage).
   std::vector<int32_t> offloaded_arguments = {};
 
   bool RecomputesEverything() const {

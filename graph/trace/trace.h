@@ -131,7 +131,7 @@ struct TraceCall {
   Time end = 0;
   std::vector<StorageId> inputs, outputs;  // storages of arguments and results
   std::vector<TensorId> arguments = {};  // tensors given by position, in order
-  bool no_grad = false;                  // gradients were switched off
+  bool no_grad = false;  // gradients were switched off
   // In the backward pass: when the first gradient of its results has arrived,
   // and the last one of its arguments, or the end of the pass where none of
   // those needs a gradient. kNever: both, where no gradient arrives or the file
@@ -143,6 +143,9 @@ struct TraceCall {
   // they run then, right before its first operator. kNever: both, if there are none.
   Time gather_begin = kNever;
   Time gather_end = kNever;
+  // The storages among the inputs of tensors given by keyword or inside of lists and
+  // other objects, in order, each once and none that an argument has.
+  std::vector<StorageId> further_inputs = {};
 
   bool operator==(const TraceCall&) const = default;
 };
@@ -285,7 +288,8 @@ struct Trace {
 // - a tensor's base does not come before it or has another storage, results do
 //   not ascend from operator to operator, are not among its outputs, or are
 //   made in the backward pass;
-// - an argument's storage is not among the inputs;
+// - an argument's storage is not among the inputs, or one of further_inputs is not, is
+//   an argument's or stands twice;
 // - a gradient is born in the forward pass, a storage freed before it is born,
 //   or scope_end not within its life in the forward pass, or given for a
 //   storage that is not born there;

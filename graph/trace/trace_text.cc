@@ -39,6 +39,9 @@ Json CallJson(const TraceCall& call) {
                {"start", call.start},    {"end", call.end},
                {"inputs", call.inputs},  {"arguments", call.arguments},
                {"outputs", call.outputs}};
+  if (!call.further_inputs.empty()) {
+    json["further_inputs"] = call.further_inputs;
+  }
   if (call.no_grad) json["no_grad"] = true;
   if (call.backward_start != kNever) {
     json["backward_start"] = call.backward_start;

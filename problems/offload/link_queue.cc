@@ -65,11 +65,11 @@ void LinkQueue::Follow() {
   is_followed_ = true;
   points_.clear();
   end_ = {};
+  for (StorageFacts& storage : facts_) storage.arrival_ms = 0;
   for (size_t k = 0; k < use_.events.size(); ++k) {
     const OffloadEvent& event = use_.events[k];
     StorageFacts& storage = facts_[event.storage];
     if (!storage.moves) continue;
-    // A storage is sent before all else.
     points_.push_back(
         {.event = k, .before = end_, .arrival_ms = storage.arrival_ms});
     end_ = After(end_, event, storage.arrival_ms);

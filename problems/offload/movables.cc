@@ -10,6 +10,7 @@
 
 #include "graph/trace/allocation.h"
 #include "graph/trace/link_time.h"
+#include "graph/trace/trace_calls.h"
 #include "problems/offload/link_queue.h"
 
 // Offloading changes neither the steps nor their order. So one simulation with
@@ -71,11 +72,15 @@ class Choice {
  public:
   explicit Choice(const OffloadQuestion& question)
       : question_(question),
-        use_(question.moved_run.offload),
+        use_(graph::WithOwnCopies(*question.problem.trace, question.moved_run)),
         begins_ms_(
             graph::BeginsOfSteps(*question.problem.trace, question.moved_run)),
         live_(question.saved_run.live_bytes),
         queue_(begins_ms_, use_, question.limits.rates) {
+    const MovedId first_own = question.moved_run.offload.storages.end_id();
+    const graph::IdRange own(first_own, use_.storages.end_id());
+    queue_.Set({own.begin(), own.end()}, true);
+    stall_ms_of_own_ = choice_.stall_ms = queue_.StallMs();
     choice_.is_chosen.assign(question.movables.size(), false);
     waits_.assign(question.movables.size(), false);
   }
@@ -93,7 +98,7 @@ class Choice {
       choice_.stall_ms = stall_ms;
     }
     KeepWhatNeedNotGo();
-    choice_.stall_ms = queue_.StallMs();
+    choice_.stall_ms = queue_.StallMs() - stall_ms_of_own_;
     return std::move(choice_);
   }
 
@@ -117,7 +122,9 @@ class Choice {
     for (const graph::OffloadEvent& event : use_.events) {
       const bool moves = queue_.Moves(event.storage) ||
                          std::ranges::find(more, event.storage) != more.end();
-      if (!moves) continue;
+      const bool is_own =
+          event.storage >= question_.moved_run.offload.storages.end_id();
+      if (!moves || is_own) continue;
       using enum graph::OffloadEvent::Kind;
       const int64_t of_storage = use_.storages[event.storage].bytes;
       if (event.kind == kSend) bytes += of_storage;
@@ -165,7 +172,7 @@ class Choice {
       const auto bytes = static_cast<double>(-negative);
       // A longer wait changes nothing.
       const double most_ms =
-          std::min(question_.most_stall_ms + kNoWaitMs,
+          std::min(question_.most_stall_ms + stall_ms_of_own_ + kNoWaitMs,
                    choice_.stall_ms + std::max(kNoWaitMs, least * bytes));
       const Movable& movable = question_.movables[m];
       const double stall_ms =
@@ -212,11 +219,13 @@ class Choice {
   }
 
   const OffloadQuestion& question_;
-  const graph::OffloadUse& use_;
+  // With the trace's own copies, which always move.
+  const graph::OffloadUse use_;
   const graph::IndexedVector<StepId, double> begins_ms_;
   graph::IndexedVector<StepId, int64_t> live_;
   LinkQueue queue_;
-  OffloadChoice choice_;
+  double stall_ms_of_own_ = 0;
+  OffloadChoice choice_;  // its stall_ms is that of all copies until the end
   // Movables known to make the step wait longer. They do so as well if more moves and the
   // step waits as long, since more copies never make it wait less.
   graph::IndexedVector<MovableId, graph::Flag> waits_;
@@ -297,14 +306,16 @@ std::vector<CheckpointedModule> WithAllOffloaded(
       if (may_go) decision = OperatorDecision::kOffload;
     }
     if (calls[k].empty()) continue;
-    const auto count =
-        static_cast<int32_t>(trace.calls[calls[k].front()].arguments.size());
+    const int32_t count = graph::GivenCount(trace.calls[calls[k].front()]);
     for (int32_t place = 0; place < count; ++place) {
       const bool may_go = holds_in_calls([&](const TraceCall& call) {
-        if (place >= std::ssize(call.arguments)) return false;
-        const StorageId s = trace.tensors[call.arguments[place]].storage;
+        if (place >= graph::GivenCount(call)) return false;
+        const StorageId s = graph::GivenStorage(trace, call, place);
+        // The copy is of what there is when the call begins.
+        const bool is_written = last_write[s] != graph::kNone &&
+                                StartOf(last_write[s]) >= call.start;
         return trace.storages[s].born != graph::kNone &&
-               trace.storages[s].bytes > 0 && holders[s] == 1;
+               trace.storages[s].bytes > 0 && holders[s] == 1 && !is_written;
       });
       if (may_go) unit.offloaded_arguments.push_back(place);
     }
@@ -324,14 +335,13 @@ MovableList MovablesOf(const TraceProblem& problem,
         std::ranges::find(units, call.module, &CheckpointedModule::module);
     Movable movable = {.unit = static_cast<int32_t>(unit - units.begin()),
                        .is_argument = storage.op == graph::kNone};
-    movable.place =
-        movable.is_argument
-            ? *std::ranges::find(
-                  unit->offloaded_arguments, storage.storage,
-                  [&](int32_t place) {
-                    return trace.tensors[call.arguments[place]].storage;
-                  })
-            : call.PlaceOf(storage.op);
+    movable.place = movable.is_argument
+                        ? *std::ranges::find(
+                              unit->offloaded_arguments, storage.storage,
+                              [&](int32_t place) {
+                                return graph::GivenStorage(trace, call, place);
+                              })
+                        : call.PlaceOf(storage.op);
     const auto [at, is_new] = movables.emplace(
         std::tuple(movable.unit, movable.is_argument, movable.place),
         std::move(movable));

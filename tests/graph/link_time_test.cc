@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "graph/trace/offload.h"
@@ -61,13 +62,13 @@ Example RandomExample(std::mt19937& random) {
 }
 
 // Returns the stall by moving a byte a millisecond each way, and computing, a
-// millisecond at a time.
-int64_t StallOfTicks(const Example& example) {
+// millisecond at a time. The storages from `first_there` on are on the host before.
+int64_t StallOfTicks(const Example& example, MovedId first_there) {
   const OffloadUse& use = example.simulation.offload;
   IndexedVector<MovedId, int64_t> to_send, to_fetch;
-  for (const OffloadedStorage& storage : use.storages) {
-    to_send.push_back(storage.bytes);
-    to_fetch.push_back(storage.bytes);
+  for (const MovedId k : use.storages.ids()) {
+    to_send.push_back(k < first_there ? use.storages[k].bytes : 0);
+    to_fetch.push_back(use.storages[k].bytes);
   }
   std::deque<MovedId> sends, fetches;
   size_t event = 0;
@@ -119,7 +120,8 @@ TEST(TimeOnLink, IsThatOfAPlayedLink) {
     // A byte a millisecond.
     const LinkTime time =
         TimeOnLink(example.trace, example.simulation, BothWays(1e3));
-    const int64_t stall = StallOfTicks(example);
+    const int64_t stall =
+        StallOfTicks(example, example.simulation.offload.storages.end_id());
     ASSERT_DOUBLE_EQ(time.stall_ms, static_cast<double>(stall));
     double waits = 0;
     for (const double wait : time.waits_ms) waits += wait;
@@ -132,6 +134,83 @@ TEST(TimeOnLink, IsThatOfAPlayedLink) {
   }
   EXPECT_GT(stalled, Enough(500));
   EXPECT_GT(free, Enough(500));
+}
+
+// Copies that operators of the trace make, and wait for, beside those of a plan.
+struct OwnCopies {
+  Example example;  // whose operators copy
+  Example played,
+      alone;  // with events in place of these, with and without the plan's
+  MovedId first_there = {};  // of the storages that are on the host before
+};
+
+OwnCopies WithCopiesOfTheTrace(const Example& plain, std::mt19937& random) {
+  OwnCopies result = {.example = plain, .played = plain, .alone = plain};
+  Trace& trace = result.example.trace;
+  trace.operator_names = {"aten.mm.default", "acplan.offload.default",
+                          "acplan.reload.default", "acplan.wait.default"};
+  // At a step, waits of operators before it come first, and copies by it last.
+  using Placed = std::pair<std::pair<StepId, int>, OffloadEvent>;
+  std::vector<Placed> own, planned;
+  for (const OffloadEvent& event : plain.simulation.offload.events)
+    planned.push_back({{event.step, 1}, event});
+  IndexedVector<MovedId, OffloadedStorage>& storages =
+      result.played.simulation.offload.storages;
+  for (const bool is_fetch : {false, true}) {
+    if (is_fetch) result.first_there = storages.end_id();
+    for (auto tries = random() % 3; tries > 0; --tries) {
+      const auto first = IdAt<OperatorId>(random() % trace.operators.size());
+      const auto last = IdAt<OperatorId>(random() % trace.operators.size());
+      const bool is_taken = trace.operators[first].name != 0_name ||
+                            trace.operators[last].name != 0_name;
+      if (first >= last || is_taken) continue;
+      const auto bytes = static_cast<int64_t>(1 + random() % 6);
+      const StorageId s = trace.storages.Add({.bytes = bytes});
+      trace.operators[first].name = is_fetch ? 2_name : 1_name;
+      trace.operators[first].outputs = {s};
+      trace.operators[last].name = 3_name;
+      trace.operators[last].reads = {s};
+      const MovedId copy = storages.Add({.bytes = bytes});
+      // A step is an operator here.
+      const auto begin = IdAt<StepId>(IndexOf(first));
+      const auto end = IdAt<StepId>(IndexOf(last) + 1);
+      own.push_back({{begin, 2}, {is_fetch ? kFetch : kSend, begin, copy}});
+      own.push_back({{end, 0}, {is_fetch ? kUse : kRelease, end, copy}});
+    }
+  }
+  result.alone.simulation.offload.storages = storages;
+  const auto set = [](Example& example, std::vector<Placed> events) {
+    std::ranges::stable_sort(events, {}, &Placed::first);
+    example.simulation.offload.events.clear();
+    for (const auto& [place, event] : events)
+      example.simulation.offload.events.push_back(event);
+  };
+  set(result.alone, own);
+  planned.insert(planned.end(), own.begin(), own.end());
+  set(result.played, planned);
+  return result;
+}
+
+TEST(TimeOnLink, SharesTheLinkWithCopiesOfTheTrace) {
+  std::mt19937 random(6);
+  int longer = 0;
+  for (int round = 0; round < Repetitions(5000); ++round) {
+    SCOPED_TRACE(round);
+    const OwnCopies own = WithCopiesOfTheTrace(RandomExample(random), random);
+    const Example& example = own.example;
+    const LinkTime time =
+        TimeOnLink(example.trace, example.simulation, BothWays(1e3));
+    const int64_t stall = StallOfTicks(own.played, own.first_there) -
+                          StallOfTicks(own.alone, own.first_there);
+    ASSERT_DOUBLE_EQ(time.stall_ms, static_cast<double>(stall));
+    EXPECT_EQ(time.waits_ms.size(), example.simulation.offload.events.size());
+    Example plain = example;
+    plain.trace.operator_names = {"aten.mm.default", "a", "b", "c"};
+    const double plain_ms =
+        TimeOnLink(plain.trace, plain.simulation, BothWays(1e3)).stall_ms;
+    longer += time.stall_ms > plain_ms ? 1 : 0;
+  }
+  EXPECT_GT(longer, Enough(200));
 }
 
 // Two storages of 4 and 2 bytes, made before and after an operator of 3 ms, are

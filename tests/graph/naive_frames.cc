@@ -53,7 +53,10 @@ std::vector<std::pair<OperatorId, StorageId>> MovedOf(const Trace& trace,
   std::set<StorageId> seen_storages;
   const TraceCall& call = trace.calls[frame.call];
   for (const int32_t place : frame.unit->offloaded_arguments) {
-    const StorageId s = trace.tensors[call.arguments[place]].storage;
+    const auto arguments = static_cast<int32_t>(call.arguments.size());
+    const StorageId s = place < arguments
+                            ? trace.tensors[call.arguments[place]].storage
+                            : call.further_inputs[place - arguments];
     if (seen_storages.insert(s).second) moved_storages.emplace_back(kNone, s);
   }
   for (const OperatorId op : call.Operators()) {

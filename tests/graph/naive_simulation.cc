@@ -317,6 +317,9 @@ class Player {
       rerun.given_pieces.try_emplace(trace_.tensors[t].storage,
                                      states_[f].given_pieces[k]);
     }
+    for (const auto& [op, s] : frame.moved_storages) {
+      if (op == kNone) rerun.given_pieces.try_emplace(s, PieceOf(frame, s));
+    }
     for (const NaiveRecast& recast : NaiveRecastsOf(trace_, frame)) {
       for (const StorageId s : trace_.operators[recast.op].creates) {
         rerun.given_pieces[s] = Copy(s);

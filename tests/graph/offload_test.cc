@@ -24,14 +24,15 @@ using test_support::Enough;
 using test_support::RandomStep;
 using test_support::Repetitions;
 
-// Sends one of `one_in` saved operators to the host, and of the arguments that each call
-// has.
+// Sends one of `one_in` saved operators to the host, and of the tensors that each call
+// is given.
 CheckpointedModule WithOffload(CheckpointedModule unit, const Trace& trace,
                                unsigned one_in, std::mt19937& random) {
   size_t count = SIZE_MAX;
   for (const TraceCall& call : trace.calls) {
     if (call.module == unit.module) {
-      count = std::min(count, call.arguments.size());
+      count =
+          std::min(count, call.arguments.size() + call.further_inputs.size());
     }
   }
   for (int32_t place = 0; place < static_cast<int32_t>(count); ++place) {
@@ -46,7 +47,8 @@ CheckpointedModule WithOffload(CheckpointedModule unit, const Trace& trace,
 }
 
 struct Played {
-  int plans = 0, refused = 0, moved = 0, arguments = 0, dropped = 0;
+  int plans = 0, refused = 0, moved = 0, arguments = 0, further = 0,
+      dropped = 0;
 };
 
 // Expects that the device has fewer bytes while storages are away.
@@ -90,6 +92,14 @@ void PlayOne(const Trace& trace, std::mt19937& random, Played& played) {
   played.moved += static_cast<int>(use.offload.storages.size());
   played.arguments += static_cast<int>(std::ranges::count(
       use.offload.storages, OperatorId{kNone}, &OffloadedStorage::op));
+  for (const OffloadedStorage& storage : use.offload.storages) {
+    const std::vector<StorageId>& further =
+        trace.calls[storage.call].further_inputs;
+    const bool is_further =
+        storage.op == kNone &&
+        std::ranges::find(further, storage.storage) != further.end();
+    played.further += is_further ? 1 : 0;
+  }
   for (const OffloadEvent& event : use.offload.events) {
     played.dropped += event.kind == OffloadEvent::Kind::kDrop ? 1 : 0;
   }
@@ -122,6 +132,7 @@ TEST(Offload, IsAsPlainlyPlayed) {
   EXPECT_GT(played.moved, Enough(4000));
   EXPECT_GT(played.dropped, Enough(50));
   EXPECT_GT(played.arguments, Enough(1000));
+  EXPECT_GT(played.further, Enough(200));
 }
 
 class OffloadOfRealSteps : public ::testing::TestWithParam<const char*> {};

@@ -57,12 +57,14 @@ TEST(Trace, ReadsEveryField) {
   EXPECT_EQ(t.modules[1_module],
             (TraceModule{"Net.fc", "Linear", {0_s, 1_s}, {}}));
 
+  TraceCall last_call = {2_module, 0_call, 3, 4, {6_s}, {6_s}, {}, true, 7, 8};
+  last_call.further_inputs = {6_s};
   EXPECT_THAT(
       t.calls,
       ElementsAre(
           TraceCall{0_module, kNone, 0, 4, {3_s}, {6_s}, {6_t}, false, 7, 12},
           TraceCall{1_module, 0_call, 0, 2, {3_s}, {5_s}, {6_t}, false, 9, 12},
-          TraceCall{2_module, 0_call, 3, 4, {6_s}, {6_s}, {}, true, 7, 8}));
+          last_call));
 
   ASSERT_EQ(t.operators.size(), 14u);
   EXPECT_EQ(t.operators[0_op], (TraceOperator{.name = 0_name,

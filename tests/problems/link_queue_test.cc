@@ -21,7 +21,8 @@ using graph::StepId;
 
 constexpr int kQueueSteps = 30;
 
-// Storages that leave and come back at random steps of a step.
+// Storages that leave and come back at random steps of a step, and some that were on
+// the host before.
 graph::OffloadUse RandomUse(std::mt19937& random) {
   using enum OffloadEvent::Kind;
   graph::OffloadUse use;
@@ -33,6 +34,11 @@ graph::OffloadUse RandomUse(std::mt19937& random) {
     for (int32_t& step : steps)
       step = static_cast<int32_t>(random() % kQueueSteps);
     std::ranges::sort(steps);
+    if (random() % 8 == 0) {
+      use.events.push_back({kFetch, StepId{steps[0]}, id});
+      use.events.push_back({kUse, StepId{steps[1]}, id});
+      continue;
+    }
     use.events.push_back({kSend, StepId{steps[0]}, id});
     use.events.push_back({kRelease, StepId{steps[1]}, id});
     if (random() % 8 == 0) {

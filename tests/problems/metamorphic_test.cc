@@ -255,6 +255,7 @@ Trace Renamed(Trace trace, std::mt19937& random) {
   }
   for (graph::TraceCall& call : trace.calls) {
     move_all(call.inputs);
+    move_all(call.further_inputs);
     move_all(call.outputs);
   }
   for (TraceOperator& op : trace.operators) {

@@ -20,6 +20,7 @@
 #include "graph/trace/aggregate.h"
 #include "graph/trace/link_time.h"
 #include "graph/trace/trace.h"
+#include "graph/trace/trace_calls.h"
 #include "problems/ask.h"
 #include "problems/offload/least_offload.h"
 #include "problems/offload/movables.h"
@@ -54,14 +55,14 @@ bool VisitChoices(const TraceCase& c, std::vector<CheckpointedModule> units,
   };
   std::vector<Item> items;
   for (size_t u = 0; u < units.size(); ++u) {
-    size_t arguments = SIZE_MAX;
+    int32_t arguments = INT32_MAX;
     for (const graph::TraceCall& call : c.trace.calls) {
       if (call.module == units[u].module && !call.no_grad) {
-        arguments = std::min(arguments, call.arguments.size());
+        arguments = std::min(arguments, graph::GivenCount(call));
       }
     }
-    for (size_t k = 0; k < arguments; ++k) {
-      items.push_back({u, true, static_cast<int32_t>(k)});
+    for (int32_t k = 0; k < arguments; ++k) {
+      items.push_back({u, true, k});
     }
     for (size_t k = 0; k < units[u].decisions.size(); ++k) {
       if (units[u].decisions[k] != OperatorDecision::kSave) continue;

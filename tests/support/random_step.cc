@@ -518,6 +518,16 @@ class Runner {
     if (--holders_[tensor] == 0) trace_.tensors[tensor].scope_end = Now();
   }
 
+  // Adds a storage that a call is given by keyword.
+  void AddFurtherInput(TraceCall& call, StorageId storage) const {
+    const bool is_argument = std::ranges::any_of(
+        call.arguments,
+        [&](TensorId t) { return trace_.tensors[t].storage == storage; });
+    std::vector<StorageId>& further = call.further_inputs;
+    const bool is_new = std::ranges::find(further, storage) == further.end();
+    if (!is_argument && is_new) further.push_back(storage);
+  }
+
   // Runs a program. The caller holds the results.
   std::vector<TensorId> RunProgram(const Program& program,
                                    const Statement& statement,
@@ -535,6 +545,8 @@ class Runner {
       call.inputs.push_back(trace_.tensors[arguments[k]].storage);
       if (static_cast<int>(k) < statement.by_position) {
         call.arguments.push_back(arguments[k]);
+      } else {
+        AddFurtherInput(call, trace_.tensors[arguments[k]].storage);
       }
     }
     const CallId id = trace_.calls.Add(call);

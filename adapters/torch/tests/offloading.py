@@ -43,11 +43,11 @@ def _offloading(
 
 
 def arguments_of(data: dict[str, Any]) -> dict[str, int]:
-    """Returns how many tensors each module of a trace is given by position in all calls."""
+    """Returns how many places of tensors each module of a trace has in all calls."""
     counts: dict[str, int] = {}
     for call in data["calls"]:
         fqn = data["modules"][call["module"]]["fqn"]
-        count = len(call.get("arguments", ()))
+        count = len(call.get("arguments", ())) + len(call.get("further_inputs", ()))
         counts[fqn] = min(counts.get(fqn, count), count)
     return counts
 

@@ -1,8 +1,10 @@
 """Arguments of units that wait in the host's memory: when they go and come, what else holds
 them, and what is refused."""
 
+import dataclasses
 import gc
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -46,10 +48,10 @@ class _Unit(nn.Module):
 
 
 class _Net(nn.Module):
-    def __init__(self, log: list[str]) -> None:
+    def __init__(self, log: list[str], count: int = 3) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.units = nn.ModuleList(_Unit(log, place) for place in range(3))
+        self.units = nn.ModuleList(_Unit(log, place) for place in range(count))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for unit in self.units:
@@ -196,13 +198,103 @@ class _ByKeyword(_Net):
         return x
 
 
-def test_arguments_by_keyword_stay(links: Links) -> None:
+@dataclasses.dataclass
+class _State:
+    """An object of the model's own, as one that carries hidden states."""
+
+    hidden: torch.Tensor
+    others: list[torch.Tensor]
+
+
+class _OfState(nn.Module):
+    """Reads what is inside of an object, a dictionary and a list, twice the same memory."""
+
+    def __init__(self, unit: nn.Module) -> None:
+        super().__init__()
+        self.unit = unit
+
+    def forward(self, number: int, *, state: _State, more: dict[str, Any]) -> torch.Tensor:
+        first, second = state.others
+        # The caller's own objects, each of which a call may change.
+        state.others.append(first)
+        result: torch.Tensor = self.unit(state.hidden * number, first + second + more["y"][0])
+        return result
+
+
+class _Nested(_Net):
+    def __init__(self, log: list[str], count: int = 3) -> None:
+        super().__init__(log, count)
+        self.units = nn.ModuleList(map(_OfState, self.units))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for unit in self.units:
+            wide = torch.cat([x, x.cos()], -1)
+            state = _State(x * 1, [wide[:, :8], wide[:, 8:]])
+            x = unit(1, state=state, more={"y": (x.sin(),)})
+        return x
+
+
+@pytest.mark.parametrize("kind", ["late", "early", "streams"])
+@pytest.mark.parametrize(
+    ("net", "places", "send_count"), [(_ByKeyword, (0,), 6), (_Nested, (0, 1, 2), 18)]
+)
+def test_tensors_given_otherwise(
+    net: type[_Net], places: tuple[int, ...], send_count: int, kind: str, links: Links
+) -> None:
+    links.kind = kind
+    expected = _gradients(net([]))
+    model = apply(net([]), _plan(net.__name__, places), strict=True)
+    assert _are_equal(_gradients(model), expected)
+    if kind != "streams":
+        assert sum(line in ("send 64", "send 128") for line in links.log) == send_count
+    gc.collect()
+    assert links.used_bytes == 0 < links.pool_bytes
+
+
+def test_the_memory_of_tensors_given_otherwise_is_released(links: Links) -> None:
+    net = _ByKeyword([])
+    units = [*net.units]
+    loss = apply(net, _plan("_ByKeyword"), strict=True)(torch.ones(2, 8) * 1).sum()
+    is_gone = [unit.given_memory[0].expired() for unit in units]
+    assert is_gone == [True, True, False]
+    loss.backward()
+
+
+def test_a_place_that_a_call_does_not_have(links: Links) -> None:
     expected = _gradients(_ByKeyword([]))
-    with pytest.warns(PlanMismatchWarning, match="called with 0 tensors by position"):
-        actual = _gradients(apply(_ByKeyword([]), _plan("_ByKeyword")))
+    with pytest.warns(PlanMismatchWarning, match="given 1 tensors, and argument 1 is planned"):
+        actual = _gradients(apply(_ByKeyword([]), _plan("_ByKeyword", (1,))))
     assert _are_equal(actual, expected) and links.request_count == 0
-    with pytest.raises(AcplanError, match="argument 0 is planned"):
-        apply(_ByKeyword([]), _plan("_ByKeyword"), strict=True)(torch.ones(2, 8))
+    with pytest.raises(AcplanError, match="argument 1 is planned"):
+        apply(_ByKeyword([]), _plan("_ByKeyword", (1,)), strict=True)(torch.ones(2, 8))
+
+
+@pytest.mark.parametrize("net", [_ByKeyword, _Nested])
+def test_bytes_of_tensors_given_otherwise(net: type[_Net]) -> None:
+    class Summed(net):  # type: ignore[misc, valid-type]  # a class by parameter
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x).square().sum()
+
+    model, inputs = Summed([], 12).to("meta"), torch.ones(4096, 8, device="meta")
+    traced = trace(model, inputs)
+    options = {"decisions": "save,recompute,skip", "segments": "none"}
+    on_device = plan(traced, "min", **options)
+    on_host = plan(traced, "min", offload="25GB/s", **options)
+    assert on_host.peak_bytes < on_device.peak_bytes
+    assert any(unit.offloaded_arguments for unit in on_host.modules)
+    result = verify(model, on_host, inputs, trace=traced)
+    assert result.first_difference() is None, result
+    assert on_host.peak_bytes == result.measured_bytes
+
+
+@pytest.mark.parametrize("net", [_ByKeyword, _Nested])
+def test_a_run_sends_what_its_first_module_is_given(net: type[_Net], links: Links) -> None:
+    expected = _gradients(net([]))
+    places = (0,) if net is _ByKeyword else (0, 1, 2)
+    unit = PlannedModule(f"{net.__name__}.units.0-1", offloaded_arguments=places)
+    actual = _gradients(apply(net([]), Plan((unit,))))
+    assert _are_equal(actual, expected)
+    assert links.request_count > 0
 
 
 def test_a_run_of_modules_sends_its_first_argument(links: Links) -> None:

@@ -1,6 +1,7 @@
 """Optimizers whose states wait on the host: results to the bit, and bytes as traced."""
 
 import copy
+import dataclasses
 import weakref
 from typing import Any
 from unittest import mock
@@ -84,6 +85,42 @@ def test_losses_and_weights_are_the_same_to_the_bit(name: str, in_backward: bool
 def _groups(model: nn.Sequential) -> list[dict[str, Any]]:
     parameters = list(model.parameters())
     return [{"params": parameters[:3]}, {"params": parameters[3:], "weight_decay": 0.1}]
+
+
+@pytest.mark.parametrize("in_backward", [False, True], ids=["update", "backward"])
+@pytest.mark.parametrize("share", [0, 0.3, 0.5, 0.9])
+def test_a_share_moves(share: float, in_backward: bool) -> None:
+    model, same = _net(), _net()
+    values: list[torch.Tensor] = []
+
+    def reload(value: torch.Tensor, device: torch.device) -> Any:
+        values.append(value)
+        return RELOAD(value, device)
+
+    own = torch.optim.AdamW(same.parameters())
+    wrapped = offload_states(own, part_bytes=PART, in_backward=in_backward, share=share)
+    expected = _train(model, torch.optim.AdamW(model.parameters()), 1)
+    _require_equal(expected, _train(same, wrapped, 1))
+    with mock.patch("acplan._base.offloaded_states.RELOAD", reload):
+        _loss(same(torch.randn(4, 32))).backward()
+        wrapped.step()
+    total = sum(p.nbytes for p in same.parameters())
+    largest = max(p.nbytes for p in same.parameters())
+    moved_bytes = sum(value.nbytes for value in values) / 2  # two states
+    assert share * total - largest < moved_bytes <= share * total
+    # A trace and its step agree at each share.
+    options: Any = {"loss_fn": _loss, "workspaces": False}
+    name = f"adamw-{round(100 * share)}%-on-host" + "-in-backward" * in_backward
+    trace = acplan.trace(_net(), torch.randn(4, 32), optimizer=name, **options)
+    own_trace = acplan.trace(
+        _net(),
+        torch.randn(4, 32),
+        optimizer=lambda p: offload_states(
+            torch.optim.AdamW(p), in_backward=in_backward, share=share
+        ),
+        **options,
+    )
+    assert trace.live_bytes == own_trace.live_bytes
 
 
 @pytest.mark.parametrize("in_backward", [False, True], ids=["update", "backward"])
@@ -274,6 +311,9 @@ def test_what_cannot_step_in_parts_is_refused() -> None:
         offload_states(hooked)
     with pytest.raises(AcplanError, match="part_bytes"):
         offload_states(torch.optim.AdamW(parameters), part_bytes=0)
+    for share in (-0.1, 1.1, True, "half", float("nan")):
+        with pytest.raises(AcplanError, match="share: expected a number from 0 to 1"):
+            offload_states(torch.optim.AdamW(parameters), share=share)  # type: ignore[arg-type] # what a user may give
     with pytest.raises(AcplanError, match=r"expected a torch.optim.Optimizer"):
         offload_states(parameters)  # type: ignore[arg-type] # what a user may give
 
@@ -314,6 +354,35 @@ def test_copies_that_cost_less_than_recomputation_pay() -> None:
     assert not HostStates(2**30, 2**20, 5.0, Side(100.0, 5.0), Side(105.0, 1.0)).pays
     nothing = HostStates(2**30, 2**20, 5.0, Side(100.0, None), Side(105.0, 1.0))
     assert nothing.pays and "nothing that fits without: they pay." in str(nothing)
+
+
+def test_shares_are_tried_where_less_would_do() -> None:
+    states = HostStates(2**30, 2**20, 5.0, Side(100.0, 20.0), Side(130.0, 0.0))
+    assert states.best_percent == 0 and not states.pays
+    states = dataclasses.replace(states, of_shares={50: Side(115.0, 1.0)}, cpu_ms=80.0)
+    assert states.best_percent == 50 and states.pays
+    assert "With offload_states(..., share=0.5) it takes 116.0 ms (1.0 by the plan)." in str(
+        states
+    )
+    assert "An update on the CPU instead takes about 80.0 ms" in str(states)
+
+
+def test_the_best_share_is_found() -> None:
+    model, inputs = _net(), torch.randn(64, 32)
+    step: Any = {"loss_fn": _loss, "optimizer": "adamw-fused", "workspaces": False}
+    own = acplan.trace(model, inputs, **step)
+    least = acplan.plan(own, "min").peak_bytes
+    explanation = acplan.explain(
+        model, inputs, budget=least - 2000, levers=[LEVER], time_limit=0.2, **step
+    )  # fmt: skip
+    states = explanation.host_states
+    assert states is not None and states.plain.added_ms is None
+    assert 0 < states.best_percent < 100 and len(states.of_shares) == 3
+    assert f"share={states.best_percent / 100:g}" in str(states)
+    # The plan for a trace of the user's with this share fits.
+    name = f"adamw-fused-{states.best_percent}%-on-host"
+    trace = acplan.trace(model, inputs, **step | {"optimizer": name})
+    assert acplan.plan(trace, least - 2000).peak_bytes <= least - 2000
 
 
 def test_a_name_may_say_where_states_wait() -> None:

@@ -10,7 +10,8 @@ import torch
 from acplan._advise.explain_batches import BatchesExplanation, explain_batches
 from acplan._advise.host_states import LEVER as HOST_STATES
 from acplan._advise.host_states import HostStates, compare
-from acplan._advise.levers import LEVERS, Lever, with_levers
+from acplan._advise.levers import LEVERS, Lever, states_on_host, with_levers
+from acplan._advise.precision import adam_parameters
 from acplan._base.errors import AcplanError, reason_of
 from acplan._base.progress import progress_bar
 from acplan._base.question import question_folder
@@ -212,15 +213,10 @@ def explain(
     with progress_bar(progress, unit="trace") as phase:
         tick = phase("explain", len(levers_to_measure) + 1)
 
+        trace_of = _tracer(device, workspaces)
+
         def traced(changed: TrainingStep, source: bool = False) -> Trace:
-            result = trace(
-                changed.model,
-                *changed.args,
-                device=device,
-                workspaces=workspaces,
-                source=source,
-                **changed.options(),
-            )
+            result = trace_of(changed, source)
             tick()
             return result
 
@@ -236,11 +232,42 @@ def explain(
             result, lever_trace = _measure([lever], step, traced, options)
             measured.append(result)
             if lever.name == HOST_STATES and lever_trace is not None and budget is not None:
-                host_states = compare(own, lever_trace, limit[0], options)
+                shares = _TracesOfShares(step, lever_trace, trace_of)
+                host_states = compare(own, shares, limit[0], options)
         together = _helpful(measured[0], levers_to_measure, measured[1:])
         if len(together) > 1:
             measured.append(_measure(together, step, traced, options)[0])
     return Explanation(data, text, tuple(measured), limit, own, host_states)
+
+
+def _tracer(device: str | Device, workspaces: bool) -> Callable[..., Trace]:
+    def trace_of(step: TrainingStep, source: bool = False) -> Trace:
+        return trace(
+            step.model,
+            *step.args,
+            device=device,
+            workspaces=workspaces,
+            source=source,
+            **step.options(),
+        )
+
+    return trace_of
+
+
+class _TracesOfShares:
+    """Traces of a step with shares of the optimizer's states on the host."""
+
+    def __init__(
+        self, step: TrainingStep, of_all: Trace, trace_of: Callable[..., Trace]
+    ) -> None:
+        self.updated_on_cpu = adam_parameters(step)
+        self._step, self._of_all, self._trace_of = step, of_all, trace_of
+
+    def __call__(self, share: float) -> Trace:
+        if share == 1:
+            return self._of_all
+        with states_on_host(share)(self._step) as changed:
+            return self._trace_of(changed)
 
 
 def _limit_of(

@@ -375,6 +375,10 @@ def _configurations(config: Any) -> list[Any]:
     return configs
 
 
+def states_on_host(share: float) -> Setting:
+    return optimizer_setting(functools.partial(offload_states, share=share))
+
+
 def _optimizer_levers() -> Iterator[Lever]:
     for name, fused, foreach in (
         ("fused", True, False),
@@ -397,7 +401,7 @@ def _optimizer_levers() -> Iterator[Lever]:
     yield Lever(
         "optimizer: state on the host",
         "acplan.offload_states(optimizer)",
-        optimizer_setting(offload_states),
+        states_on_host(1),
         "optimizer",
     )
 

@@ -204,6 +204,13 @@ def _on_host(optimizer: torch.optim.Optimizer, is_early: bool) -> torch.optim.Op
     return offload_states(optimizer, in_backward=is_early)
 
 
+def adam_parameters(step: TrainingStep) -> int | None:
+    """Returns the number of trained parameters, or None if the optimizer is no Adam."""
+    if "Adam" not in _class_name(step):
+        return None
+    return sum(p.numel() for p in step.model.parameters() if p.requires_grad)
+
+
 def _class_name(step: TrainingStep) -> str:
     try:
         return optimizer_class(step).__name__

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import (
 
 from acplan._apply.compiled_unit import contexts_in_compiler, saved_by_name
 from acplan._apply.forward_mode import Forward
+from acplan._apply.given_tensors import CallArguments, by_position, further_tensors
 from acplan._apply.matching import Anything, InOrder, Matching, NothingSaved
 from acplan._apply.mode import Contexts
 from acplan._apply.offload import Freight, Traffic
@@ -22,7 +23,7 @@ from acplan._apply.split_backward import in_parts, may_split
 from acplan._apply.tape import Tape, Writes
 from acplan._apply.unit_call import Call, Stopped, run
 from acplan._apply.unit_state import StateOfUnit
-from acplan._base.call_arguments import copy_of, holds_nothing, tensors_given
+from acplan._base.call_arguments import holds_nothing, tensors_given
 from acplan._base.modules import FSDPModule
 
 
@@ -59,9 +60,11 @@ def checkpoint_of(
         context_fn = functools.partial(_contexts, module, policy, tape)
         with (
             freight_of_call(traffic, policy, tape, offloads) as freight,
-            arguments_held(freight, policy, args, offloaded_arguments),
+            arguments_held(
+                freight, policy, CallArguments(args, kwargs), offloaded_arguments
+            ) as arguments,
         ):
-            outputs = _checkpointed(module, args, kwargs, context_fn, tape)
+            outputs = _checkpointed(module, arguments, context_fn, tape)
             # The call may have put tensors into its arguments.
             tape.watch(
                 outputs
@@ -75,19 +78,17 @@ def checkpoint_of(
 
 def _checkpointed(
     module: torch.nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    arguments: CallArguments,
     context_fn: Callable[[], Any],
     tape: Tape | None = None,
 ) -> Any:
     """Runs a module in a checkpoint that holds its arguments as they are now."""
-    function: Callable[..., Any] = Call(module, args, kwargs)
+    function: Callable[..., Any] = Call(module, arguments)
     if tape is not None and tape.may_skip:
         function = functools.partial(run, function, tape)
     if may_split():
         function = in_parts(function)
-    if not holds_nothing(args, kwargs):
-        args, kwargs = copy_of((args, kwargs))
+    args, kwargs = arguments.copies()
     try:
         return checkpoint(function, *args, use_reentrant=False, context_fn=context_fn, **kwargs)
     except Stopped as stopped:
@@ -125,9 +126,11 @@ def whole_checkpoint_of(
         context_fn = functools.partial(_contexts_of_whole, module, policy, tape, knowledge)
         with (
             freight_of_call(traffic, policy, tape, offloads) as freight,
-            arguments_held(freight, policy, args, offloaded_arguments),
+            arguments_held(
+                freight, policy, CallArguments(args, kwargs), offloaded_arguments
+            ) as arguments,
         ):
-            return _checkpointed(module, args, kwargs, context_fn)
+            return _checkpointed(module, arguments, context_fn)
 
     return call
 
@@ -160,20 +163,30 @@ def start_of_call(
     return freight
 
 
+@contextlib.contextmanager
 def arguments_held(
-    freight: Freight | None, policy: Policy, args: Sequence[Any], places: Sequence[int]
-) -> contextlib.AbstractContextManager[None]:
-    """Returns a context in which the checkpoint that begins sends its arguments at these
-    places, among its tensors, to the host."""
+    freight: Freight | None, policy: Policy, arguments: CallArguments, places: Sequence[int]
+) -> Iterator[CallArguments]:
+    """Sends, to the host, the arguments at these places of the checkpoint that begins in the
+    block: places among the tensors by position, and after them among the memory of others.
+    Yields the checkpoint's arguments."""
     if freight is None or not places:
-        return contextlib.nullcontext()
-    tensors = [value for value in args if isinstance(value, torch.Tensor)]
-    if places[-1] >= len(tensors):
+        yield arguments
+        return
+    own = by_position(arguments.args)
+    further = further_tensors(arguments.args, arguments.kwargs)
+    count = len(own) + len(further)
+    if places[-1] >= count:
         policy.tell_that_nothing_is_offloaded(
-            f"it is called with {len(tensors)} tensors by position, and argument {places[-1]} "
-            "is planned"
+            f"it is given {count} tensors, and argument {places[-1]} is planned"
         )
-    return freight.holding([tensors[place] for place in places if place < len(tensors)])
+    first = [
+        tensor for place in places if len(own) <= place < count
+        for tensor in further[place - len(own)]
+    ]  # fmt: skip
+    own = [own[place] for place in places if place < len(own)]
+    with freight.holding([*own, *first]):
+        yield CallArguments(arguments.args, arguments.kwargs, tuple(first))
 
 
 def _contexts_of_whole(

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import (
 from acplan._apply.checkpoint import (
     sharded_in,
 )
+from acplan._apply.given_tensors import CallArguments
 from acplan._apply.outside_memory import version_of
 from acplan._apply.policy import Policy
 from acplan._apply.recompute_mode import Recomputation
@@ -26,7 +27,7 @@ from acplan._apply.tape import (
 from acplan._apply.unit_call import ENDS, Hooks, run, top_hooks
 from acplan._apply.unit_state import UnitState
 from acplan._base import generators
-from acplan._base.call_arguments import Copies, copy_of, holds_nothing, tensors_given
+from acplan._base.call_arguments import Copies, holds_nothing, tensors_given
 from acplan._base.errors import AcplanError
 from acplan._base.modules import FSDPModule
 from acplan._base.torchscript import endings_kept
@@ -121,18 +122,20 @@ class Frame:
         # The exception that ended the last call, if there was one.
         self.left_by: tuple[type[BaseException], ...] = ()
 
-    def make(self, args: Any, kwargs: Any) -> Hooks:
+    def make(self, arguments: CallArguments) -> Hooks:
         """Makes a checkpoint's frame with PyTorch. Returns the hooks by which autograd saves
         into it."""
-        by_position = {id(a): index for index, a in enumerate(args)}
+        by_position = {
+            id(a): index for index, a in enumerate((*arguments.first, *arguments.args))
+        }
 
         def source(tensor: torch.Tensor) -> Any:
             # PyTorch holds and checks arguments by position.
             place = by_position.get(id(tensor))
             return self._hold_as_it_is(tensor) if place is None else _ByPosition(place)
 
-        self._first = Copies(source).copy_of((args, kwargs))
-        args, kwargs = copy_of((args, kwargs))
+        self._first = Copies(source).copy_of((arguments.args, arguments.kwargs))
+        args, kwargs = arguments.copies()
         hooks_made: list[Hooks] = []
         is_forward = True
 

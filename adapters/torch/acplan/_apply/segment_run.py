@@ -12,6 +12,7 @@ from acplan._apply.checkpoint import (
     start_of_call,
 )
 from acplan._apply.forward_mode import Forward
+from acplan._apply.given_tensors import CallArguments
 from acplan._apply.matching import Anything, InOrder, Matching
 from acplan._apply.offload import Freight
 from acplan._apply.outside_memory import version_of
@@ -93,8 +94,10 @@ class Run:
             tape.writes = Writes() if policy.leaves_out_writes else None
         self._frame = Frame(policy, tape, self)
         places = segment.offloaded_arguments if place == 0 else ()
-        with arguments_held(self._freight, policy, args, places):
-            self._hooks = self._frame.make(args, kwargs)
+        with arguments_held(
+            self._freight, policy, CallArguments(args, kwargs), places
+        ) as arguments:
+            self._hooks = self._frame.make(arguments)
         if tape.may_skip:
             self._hooks = making_all(tape, self._hooks)
         self._forward = _Forward(tape, self._matching.choose, self._frame.sharded)

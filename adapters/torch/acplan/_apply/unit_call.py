@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import checkpoint
 
+from acplan._apply.given_tensors import CallArguments, put_back
 from acplan._apply.tape import Tape
-from acplan._base.call_arguments import copy_of
 from acplan._base.stand_ins import (
     StandIn,
 )
@@ -114,17 +114,16 @@ class Call:
     copies of the arguments (_base/call_arguments.py). If an exception left the call in forward,
     such an exception leaves it when it runs again, and is suppressed."""
 
-    def __init__(
-        self, module: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def __init__(self, module: Callable[..., Any], arguments: CallArguments) -> None:
         self._module = module
         # They are released when the module is called.
-        self._first: Any = (args, kwargs)
+        self._first: Any = (arguments.args, arguments.kwargs)
+        self._put_first = len(arguments.first)
         self._left_by: tuple[type[BaseException], ...] = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._first is None:
-            return self._run_again(*copy_of((args, kwargs)))
+            return self._run_again(*put_back(args, kwargs, self._put_first))
         (args, kwargs), self._first = self._first, None
         try:
             return self._module(*args, **kwargs)

@@ -6,6 +6,9 @@ host (host_copies.py), so the states of three such parts are on the device at mo
 optimizers of torch.optim update each parameter by itself, so the results are the same to the
 bit.
 
+With a `share` below 1 the states of some parameters stay on the device, which are spread evenly
+over the others, so that copies and updates alternate.
+
 With `in_backward` parameters are updated in the order in which backward completes their
 gradients, which are then released. The states of a parameter begin to come when its gradient is
 there; a part is updated when the next one is complete, so that copies have the time of a part
@@ -43,10 +46,16 @@ class OffloadedStates(torch.optim.Optimizer):
     """An optimizer with its own groups and states, which are on the host between steps."""
 
     def __init__(
-        self, inner: torch.optim.Optimizer, part_bytes: int, in_backward: bool = False
+        self,
+        inner: torch.optim.Optimizer,
+        part_bytes: int,
+        in_backward: bool = False,
+        share: float = 1,
     ) -> None:
         self.inner = inner
         self.part_bytes = part_bytes
+        self.share = share
+        self._staying = _staying(inner, share)
         self.early: EarlyUpdates | None = None
         super().__init__(inner.param_groups, {})
         self._share()
@@ -60,7 +69,7 @@ class OffloadedStates(torch.optim.Optimizer):
 
     def wrap(self, inner: torch.optim.Optimizer) -> "OffloadedStates":
         """Returns the same for another optimizer."""
-        return OffloadedStates(inner, self.part_bytes, self.early is not None)
+        return OffloadedStates(inner, self.part_bytes, self.early is not None, self.share)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -146,12 +155,31 @@ class OffloadedStates(torch.optim.Optimizer):
     def _states(
         self, parameters: Iterable[torch.nn.Parameter]
     ) -> Iterator[tuple[torch.nn.Parameter, dict[str, Any], str, torch.Tensor]]:
-        """Yields the states that move: all but single numbers, such as the steps so far."""
+        """Yields the states that move: of parameters whose states do not stay, all but single
+        numbers, such as the steps so far."""
         for parameter in parameters:
+            if parameter in self._staying:
+                continue
             state = self.state.get(parameter, {})
             for name, value in state.items():
                 if isinstance(value, torch.Tensor) and value.dim() > 0:
                     yield parameter, state, name, value
+
+
+def _staying(optimizer: torch.optim.Optimizer, share: float) -> set[torch.nn.Parameter]:
+    """Returns the parameters whose states stay on the device: as many as leave at most `share`
+    of the bytes of the parameters up to any of them to move."""
+    staying: set[torch.nn.Parameter] = set()
+    total = leaving = 0
+    for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+        if not parameter.requires_grad:
+            continue
+        total += parameter.nbytes
+        if leaving + parameter.nbytes <= share * total:
+            leaving += parameter.nbytes
+        else:
+            staying.add(parameter)
+    return staying
 
 
 def finish(copies: Copies) -> None:
@@ -244,6 +272,7 @@ def offload_states(
     *,
     part_bytes: int = 64 * 2**20,
     in_backward: bool = False,
+    share: float = 1,
 ) -> OffloadedStates:
     """Returns an optimizer with the groups and states of this one, whose states wait in the
     host's memory between its steps. Losses and weights are the same to the bit.
@@ -255,6 +284,8 @@ def offload_states(
                  no more than two parts. For steps with one backward pass, in one process, in
                  which nothing reads gradients before optimizer.step(): no clipping, no
                  GradScaler.
+    share:       the states of at most this share of the bytes of parameters move, from 0 to 1;
+                 the others stay on the device, and copies take less time.
 
     Use it in place of the optimizer from then on, in acplan.trace as well. Optimizers of
     torch.optim are supported, except LBFGS and SparseAdam, on plain tensors.
@@ -273,7 +304,11 @@ def offload_states(
     _require_steps_in_parts(optimizer)
     if isinstance(part_bytes, bool) or not isinstance(part_bytes, int) or part_bytes <= 0:
         raise AcplanError(f"offload_states: part_bytes: expected bytes, found {part_bytes!r}")
-    return OffloadedStates(optimizer, part_bytes, in_backward)
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
+        raise AcplanError(
+            f"offload_states: share: expected a number from 0 to 1, found {share!r}"
+        )
+    return OffloadedStates(optimizer, part_bytes, in_backward, share)
 
 
 def _require_steps_in_parts(optimizer: torch.optim.Optimizer) -> None:

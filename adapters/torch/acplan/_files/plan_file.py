@@ -86,8 +86,8 @@ class PlannedOperator:
 class PlannedModule:
     """A module to checkpoint, or a run of modules, named by their parent, the first and the
     last: `GPT.h.0-2`. Without operators, all of it is recomputed. `offloaded_arguments`: the
-    places, among the tensors that a call is given by position, of arguments that wait in the
-    host's memory."""
+    places of arguments that wait in the host's memory: among the tensors that a call is given
+    by position, and after them among the memory of other tensors that it is given."""
 
     fqn: str
     operators: tuple[PlannedOperator, ...] = ()

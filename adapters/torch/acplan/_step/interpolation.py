@@ -11,7 +11,7 @@ from acplan._files.trace_file import Trace
 # The keys under which rows of a trace name several storages, and the lists whose rows name one.
 _LISTS = {
     "modules": ("parameters", "buffers"),
-    "calls": ("inputs", "outputs"),
+    "calls": ("inputs", "further_inputs", "outputs"),
     "operators": ("reads", "creates", "outputs", "mutates"),
 }
 _ONE = ("tensors", "saved")

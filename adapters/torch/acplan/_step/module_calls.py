@@ -4,7 +4,7 @@ gradients pass them."""
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -80,7 +80,7 @@ class ModuleCalls:
     def root_called(self) -> Iterator[None]:
         """Records the block as one call of the first module, which is then no unit."""
         log = self._log
-        call = Call(0, -1, log.now, log.now, [], [], [], no_grad=True)
+        call = Call(0, -1, log.now, log.now, [], [], [], [], no_grad=True)
         log.open_calls.append(len(log.calls))
         log.calls.append(call)
         yield
@@ -114,6 +114,7 @@ class ModuleCalls:
             end=log.now,
             inputs=log.storages_of(tensors),
             arguments=self._arguments(args),
+            further_inputs=self._further_inputs(args, tensors),
             outputs=[],
             no_grad=is_alone or index in self._scripted or not torch.is_grad_enabled(),
         )
@@ -160,6 +161,21 @@ class ModuleCalls:
     def _arguments(self, args: tuple[Any, ...]) -> list[int]:
         tensors = [a for a in args if issubclass(type(a), torch.Tensor)]
         return [self._log.tensor_of(part) for part in self._log.plain(tensors)]
+
+    def _further_inputs(
+        self, args: tuple[Any, ...], tensors: Sequence[torch.Tensor]
+    ) -> list[int]:
+        """Returns the storages of `tensors`, which a call is given, in order, that none by
+        position has."""
+        log = self._log
+        by_position = [a for a in args if issubclass(type(a), torch.Tensor)]
+        ids = {*map(id, by_position)}
+        others = [tensor for tensor in tensors if id(tensor) not in ids]
+        if not others:
+            return []
+        own_storages = {*log.storages_of(by_position)}
+        storages = [log.storage_of(part) for part in log.plain(others)]
+        return [s for s in dict.fromkeys(storages) if s not in own_storages]
 
     def _watch_gradients(self, values: Any, action: Callable[[torch.Tensor], None]) -> None:
         # The hooks are of single tensors: hooks of several keep gradients alive.

@@ -3,6 +3,7 @@ has."""
 
 import difflib
 import inspect
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -135,8 +136,10 @@ OPTIMIZERS: Mapping[str, OptimizerFn] = {
     "adafactor": _from_torch("Adafactor"),
 }
 
-# The ends of names whose states wait in the host's memory, as in "adamw-fused-on-host".
+# The ends of names whose states wait in the host's memory, as in "adamw-fused-on-host", or in
+# "adamw-fused-50%-on-host" where half of them do.
 ON_HOST, ON_HOST_IN_BACKWARD = "-on-host", "-on-host-in-backward"
+_SHARE = re.compile(r"(.*)-(\d{1,3})%")
 
 # The names that transformers' TrainingArguments have for some of them.
 _ALIASES: Mapping[str, str] = {
@@ -189,8 +192,13 @@ def named_optimizer(name: str) -> OptimizerFn:
     key = name.lower().replace("_", "-")
     for end in (ON_HOST, ON_HOST_IN_BACKWARD):
         if key.endswith(end):
-            own, is_early = named_optimizer(key.removesuffix(end)), end != ON_HOST
-            return lambda parameters: offload_states(own(parameters), in_backward=is_early)
+            key, share, is_early = key.removesuffix(end), 1.0, end != ON_HOST
+            if match := _SHARE.fullmatch(key):
+                key, share = match[1], int(match[2]) / 100
+            own = named_optimizer(key)
+            return lambda parameters: offload_states(
+                own(parameters), in_backward=is_early, share=share
+            )
     key = _ALIASES.get(key, key)
     if key in OPTIMIZERS:
         return OPTIMIZERS[key]

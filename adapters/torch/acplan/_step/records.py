@@ -68,6 +68,8 @@ class Call:
     end: int
     inputs: list[int]
     arguments: list[int]
+    # The storages of other tensors that it is given, by keyword or inside of objects.
+    further_inputs: list[int]
     outputs: list[int]
     no_grad: bool
     backward_start: int | None = None

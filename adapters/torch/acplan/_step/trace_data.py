@@ -223,6 +223,8 @@ def _call(call: Call) -> dict[str, Any]:
     data = dataclasses.asdict(call)
     if call.gather_begin is None:
         del data["gather_begin"], data["gather_end"]
+    if not call.further_inputs:
+        del data["further_inputs"]
     if not data.pop("no_grad"):
         return data
     return data | {"no_grad": True}
