@@ -131,7 +131,7 @@ struct TraceCall {
   Time end = 0;
   std::vector<StorageId> inputs, outputs;  // storages of arguments and results
   std::vector<TensorId> arguments = {};  // tensors given by position, in order
-  bool no_grad = false;  // gradients were switched off
+  bool no_grad = false;                  // gradients were switched off
   // In the backward pass: when the first gradient of its results has arrived,
   // and the last one of its arguments, or the end of the pass where none of
   // those needs a gradient. kNever: both, where no gradient arrives or the file
