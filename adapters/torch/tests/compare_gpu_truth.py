@@ -15,25 +15,30 @@ above .1 ms. The last columns are the median errors after a factor: the group's 
 is left if a GPU was measured once; and the median of the others (of the source's other kinds, of
 other families, of other sources), which knows nothing of the group. A second table is about peaks of memory (gpu_truth_modules.py), a
 third one about batches that ran or did not: how many of either are predicted to fit
-(gpu_truth_fits.py).
+(gpu_truth_fits.py). With --kinds FILE each row of times is written with its time by kind of
+kernel, for cross_validate_gpu_truth.py; rows of a forward or a backward pass have the kinds of
+both.
 """
 
 import argparse
 import collections
+import contextlib
 import csv
 import dataclasses
 import gzip
 import io
+import json
 import math
 import pathlib
 import statistics
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import TextIO, TypeVar
 
 from gpu_truth_fits import Fit, fits_of
 from gpu_truth_fused import fused_kernel_ms
+from gpu_truth_kinds import seconds_of_kinds
 from gpu_truth_modules import measured_bytes, module_ms, peak_bytes
 from gpu_truth_operators import GPUS, Row, operator_ms
 from gpu_truth_steps import (
@@ -128,8 +133,10 @@ class _Predictor:
         return predicted
 
 
-def _compare_times(rows: Sequence[Row], predictor: _Predictor) -> list[tuple[object, ...]]:
-    """Prints the table of times. Returns each row's prediction."""
+def _compare_times(
+    rows: Sequence[Row], predictor: _Predictor, kinds_file: TextIO | None
+) -> list[tuple[object, ...]]:
+    """Prints the table of times, and writes the times of kinds. Returns each row's prediction."""
     sources: dict[str, list[float]] = collections.defaultdict(list)
     groups: dict[str, dict[str, list[float]]] = collections.defaultdict(
         lambda: collections.defaultdict(list)
@@ -140,7 +147,8 @@ def _compare_times(rows: Sequence[Row], predictor: _Predictor) -> list[tuple[obj
         measured = float(row["value"])
         if row["metric"] == "op_ms" and measured < _LEAST_MS:
             continue
-        predicted = predictor(_predicted_ms, row)
+        with seconds_of_kinds() as kinds:
+            predicted = predictor(_predicted_ms, row)
         if predicted is None:
             continue
         keys = row["source"], _kind(row), row["gpu"]
@@ -151,6 +159,11 @@ def _compare_times(rows: Sequence[Row], predictor: _Predictor) -> list[tuple[obj
             families[f"timm, family {family_of(row['model'])}"].append(ratio)
         build = row["model"], row["build"], row["size"]
         predictions.append((*keys, *build, measured, predicted))
+        if kinds_file:
+            group = family_of(row["model"]) if row["source"] == "timm" else row["model"]
+            line = {"source": row["source"], "group": group, "model": row["model"]}
+            line |= {"gpu": row["gpu"], "measured_ms": measured, "predicted_ms": predicted}
+            print(json.dumps(line | {"kinds": kinds}), file=kinds_file, flush=True)
     print(
         "| source, kind, GPU | rows | predicted / measured | error, median | 90% "
         "| own factor | others' factor |"
@@ -221,6 +234,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--csv", type=pathlib.Path, help="writes each row's prediction")
+    parser.add_argument("--kinds", type=pathlib.Path, help="writes each row's time by kind")
     parser.add_argument("tables", nargs="+", type=pathlib.Path)
     flags = parser.parse_args()
     rows = [row for path in flags.tables for row in _rows(path)]
@@ -231,7 +245,9 @@ def main() -> None:
     predictions = []
     times = [row for row in rows if row["metric"].endswith("_ms")]
     if times:
-        predictions += _compare_times(times, predictor)
+        with contextlib.ExitStack() as stack:
+            kinds = stack.enter_context(flags.kinds.open("w")) if flags.kinds else None
+            predictions += _compare_times(times, predictor, kinds)
     peaks = [row for row in rows if row["metric"] == "peak_allocated"]
     if peaks:
         predictions += _compare_peaks(peaks, predictor)

@@ -1,11 +1,9 @@
 """The times of a convolution's passes on a GPU (see `kernel_times`)."""
 
-import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
 
-import torch
-
+from acplan._device.convolution import Convolution, Pass
+from acplan._device.depthwise_times import depthwise_seconds
 from acplan._device.gpu_table import kernel_figure
 from acplan._device.product_times import (
     FLOAT32_OVERHEAD,
@@ -29,141 +27,58 @@ _GROUPED_TILES = (*_CONVOLUTION_TILES, *tiles_of("grouped_convolution_tiles"))
 _LEAST_CHANNELS = 8
 
 
-class _Convolution(NamedTuple):
-    input: torch.Tensor
-    weight: torch.Tensor
-    result: torch.Tensor
-    groups: int
-
-    @classmethod
-    def from_call(
-        cls, input: Any, weight: Any, result: Any, rest: Sequence[Any]
-    ) -> "_Convolution":
-        is_transposed, groups = bool(rest[3]), int(rest[5])
-        if is_transposed:  # its passes are those of a convolution from result to input
-            input, result = result, input
-        return cls(input, weight, result, groups)
-
-    @property
-    def channels_in(self) -> int:
-        return self.input.shape[1] // self.groups
-
-    @property
-    def channels_out(self) -> int:
-        return self.result.shape[1] // self.groups
-
-    @property
-    def taps(self) -> int:
-        return math.prod(self.weight.shape[2:])
-
-    @property
-    def places(self) -> int:
-        """The elements of a channel of the result."""
-        return self.result.shape[0] * math.prod(self.result.shape[2:])
-
-    @property
-    def is_depthwise(self) -> bool:
-        return self.groups > 1 and self.channels_in == self.channels_out == 1
-
-    @property
-    def is_channels_last(self) -> bool:
-        return self.input.shape[1] > 1 and self.input.stride(1) == 1
-
-    @property
-    def traffic(self) -> int:
-        return bytes_of(self.input) + bytes_of(self.result)
-
-    def forward(self) -> Product:
-        inner = self.channels_in * self.taps
-        return Product(self.groups, self.places, self.channels_out, inner)
-
-    def input_gradient(self) -> Product:
-        inner = self.channels_out * self.taps
-        return Product(self.groups, self.places, self.channels_in, inner)
-
-    def weight_gradient(self) -> Product:
-        columns = self.channels_in * self.taps
-        return Product(self.groups, self.channels_out, columns, self.places)
-
-
 def convolution_seconds(call: Call, rates: Rates) -> float:
     input, weight = call.args[:2]
-    it = _Convolution.from_call(input, weight, call.out, call.args[3:])
-    return _convolution_pass(it, it.forward(), call, rates, _FORWARD)
+    it = Convolution.from_call(input, weight, call.out, call.args[3:])
+    return pass_seconds(it, Pass.FORWARD, call, rates)
 
 
 def convolution_backward_seconds(call: Call, rates: Rates) -> float:
     gradient, input, weight = call.args[:3]
-    mask = call.args[10]
-    it = _Convolution.from_call(input, weight, gradient, call.args[4:])
-    is_transposed = bool(call.args[7])
+    of_input, of_weight, of_bias = call.args[10]
+    it = Convolution.from_call(input, weight, gradient, call.args[4:])
     seconds = 0.0
-    if mask[0]:
-        product = it.forward() if is_transposed else it.input_gradient()
-        seconds += _convolution_pass(it, product, call, rates, _INPUT_GRADIENT)
-    if mask[1]:
-        product = it.weight_gradient()
-        seconds += _convolution_pass(it, product, call, rates, _WEIGHT_GRADIENT)
-    if mask[2]:
+    if of_input:
+        seconds += pass_seconds(it, Pass.INPUT_GRADIENT, call, rates)
+    if of_weight:
+        seconds += pass_seconds(it, Pass.WEIGHT_GRADIENT, call, rates)
+    if of_bias:
         seconds += bytes_of(gradient) / rates.memory_rate
     return seconds
 
 
-def _convolution_pass(
-    it: _Convolution, product: Product, call: Call, rates: Rates, kernels: "_Kernels"
-) -> float:
-    memory = it.traffic / rates.memory_rate
+def pass_seconds(it: Convolution, which: Pass, call: Call, rates: Rates) -> float:
     if it.is_depthwise:
-        elements = it.places * it.result.shape[1] * it.taps * it.input.element_size()
-        by_tap = elements / rates.memory_rate
-        traffic, taps = kernels.depthwise_last if it.is_channels_last else kernels.depthwise
-        return traffic * memory + taps * by_tap
+        return depthwise_seconds(it, which, rates)
+    product = it.product(which)
+    memory = it.traffic / rates.memory_rate
     rate = rates.product_rate(call.dtype, True)
     if call.dtype.itemsize != 2 and rate <= rates.product_rate(call.dtype, False):
         compute = split_seconds(product, rate, rates, FLOAT32_TILES, FLOAT32_OVERHEAD)
         return max(compute, memory)
-    dense, grouped = kernels.dense, kernels.grouped
-    share, transposed = grouped if it.groups > 1 else dense
+    share, transposed = _SHARES[which]["grouped" if it.groups > 1 else "dense"]
     tiles = _GROUPED_TILES if it.groups > 1 else _CONVOLUTION_TILES
     if it.groups > 1:
         product = product._replace(
             columns=max(product.columns, _LEAST_CHANNELS),
             inner=max(product.inner, _LEAST_CHANNELS),
         )
-    seconds = kernels.seconds(product, rate * share, rates, tiles, TILE_OVERHEAD)
+    seconds = _product_seconds(product, which, rate * share, rates, tiles)
     seconds = max(seconds, memory)
     return seconds if it.is_channels_last else seconds + transposed * memory
 
 
-def _whole_seconds(
-    product: Product, rate: float, rates: Rates, tiles: Sequence[Tile], overhead: float
+def _product_seconds(
+    product: Product, which: Pass, rate: float, rates: Rates, tiles: Sequence[Tile]
 ) -> float:
-    return tile_seconds(product, rate, rates.multiprocessors, tiles, overhead)
+    """Returns the seconds of the product, whose sums are split for the weights' gradient."""
+    if which == Pass.WEIGHT_GRADIENT:
+        return split_seconds(product, rate, rates, tiles, TILE_OVERHEAD)
+    return tile_seconds(product, rate, rates.multiprocessors, tiles, TILE_OVERHEAD)
 
 
-class _Kernels(NamedTuple):
-    """The kernels of a pass of a convolution.
-
-    dense, grouped: the share of the rate of products, and the traffic of transposing to
-        channels last and back, relative to the pass's own, in other layouts.
-    depthwise, depthwise_last: factors of the traffic, and of the traffic of reading an
-        element for each tap; with channels last.
-    """
-
-    dense: tuple[float, float]
-    grouped: tuple[float, float]
-    depthwise: tuple[float, float]
-    depthwise_last: tuple[float, float]
-    seconds: Callable[[Product, float, Rates, Sequence[Tile], float], float]
-
-
-def _kernels(
-    name: str, seconds: Callable[[Product, float, Rates, Sequence[Tile], float], float]
-) -> _Kernels:
-    shares = kernel_figure("convolution_shares")[name]
-    return _Kernels(**{kind: tuple(pair) for kind, pair in shares.items()}, seconds=seconds)
-
-
-_FORWARD = _kernels("forward", _whole_seconds)
-_INPUT_GRADIENT = _kernels("input_gradient", _whole_seconds)
-_WEIGHT_GRADIENT = _kernels("weight_gradient", split_seconds)
+# For each pass and kind of convolution the share of the rate of products, and the traffic of
+# transposing to channels last and back, relative to the pass's own, in other layouts.
+_SHARES: Mapping[Pass, Mapping[str, tuple[float, float]]] = {
+    Pass(name): shares for name, shares in kernel_figure("convolution_shares").items()
+}

@@ -11,8 +11,8 @@ operator stays below these shares for its own reasons:
   fewer than the multiprocessors. The tiles of 16-bit products are those of the training cost
   model, which reads the same table of GPUs (data/training/systems.json).
 - Convolutions are products of the unfolded input. Tensor cores take channels last: in other
-  layouts input and output are transposed first. A depthwise convolution is traffic; the
-  gradient of its weights reads an element for each tap.
+  layouts input and output are transposed first. Depthwise convolutions have kernels of their
+  own, which stream or visit taps (`depthwise_times`).
 - Attention computes the scores that a causal mask leaves, in blocks of queries
   (`attention_times`).
 - Everything else is traffic, times a factor by kind: a normalisation reads its input twice.
