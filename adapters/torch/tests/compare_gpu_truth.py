@@ -143,14 +143,18 @@ def _compare_times(
     )
     families: dict[str, list[float]] = collections.defaultdict(list)
     predictions: list[tuple[object, ...]] = []
+    kinds_of_steps: dict[tuple[str, ...], dict[str, float]] = {}
     for row in rows:
         measured = float(row["value"])
         if row["metric"] == "op_ms" and measured < _LEAST_MS:
             continue
-        with seconds_of_kinds() as kinds:
+        with seconds_of_kinds() as seconds:
             predicted = predictor(_predicted_ms, row)
         if predicted is None:
             continue
+        step = row["model"], row["batch"], row["size"], row["gpu"]
+        # A backward pass was predicted with its forward pass.
+        kinds = kinds_of_steps[step] = dict(seconds) or kinds_of_steps[step]
         keys = row["source"], _kind(row), row["gpu"]
         ratio = predicted / measured
         groups[row["source"]][", ".join(keys)].append(ratio)

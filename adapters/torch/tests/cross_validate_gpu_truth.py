@@ -26,7 +26,7 @@ import torch
 _STEPS = 20
 # A row counts less if it is further off than this, as the old builds' rows are.
 _FAR = 0.1
-# What it costs to move a factor away from 1, relative to the error of all rows together.
+# The cost of moving a factor away from 1, relative to the error of all rows together.
 _RIDGE = 0.0003
 
 
@@ -44,7 +44,8 @@ def _row(line: str) -> Row:
     predicted, seconds = data["predicted_ms"], data["kinds"]
     scale = predicted / math.fsum(seconds.values())
     kinds = {kind: scale * value for kind, value in seconds.items()}
-    return Row(data["source"], data["group"], data["measured_ms"], predicted, kinds)
+    source = data["source"].split(" ")[0]  # versions of a source are left out together
+    return Row(source, data["group"], data["measured_ms"], predicted, kinds)
 
 
 def _factors(rows: Sequence[Row]) -> dict[str, float]:

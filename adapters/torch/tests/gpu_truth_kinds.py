@@ -71,15 +71,15 @@ def _kind_of_pass(it: Convolution, which: Pass) -> str:
 _seconds: collections.Counter[str] = collections.Counter()
 
 
-def counted(seconds: Seconds) -> Seconds:
+def with_kinds(seconds: Seconds) -> Seconds:
     """Returns a function that notes the seconds of kinds of kernels, and of launches."""
 
-    def counted_seconds(call: Call, rates: Rates) -> float:
+    def noted_seconds(call: Call, rates: Rates) -> float:
         whole = seconds(call, rates)
         _seconds.update(parts_of(call, rates, whole))
         return whole
 
-    return counted_seconds
+    return noted_seconds
 
 
 def parts_of(call: Call, rates: Rates, whole: float) -> Mapping[str, float]:
@@ -93,7 +93,7 @@ def parts_of(call: Call, rates: Rates, whole: float) -> Mapping[str, float]:
 
 @contextlib.contextmanager
 def seconds_of_kinds() -> Iterator[collections.Counter[str]]:
-    """Context manager that yields the seconds by kind of what is predicted meanwhile."""
+    """Yields the seconds by kind of what is predicted meanwhile."""
     _seconds.clear()
-    with unittest.mock.patch.object(devices, "kernel_seconds", counted(kernel_seconds)):
+    with unittest.mock.patch.object(devices, "kernel_seconds", with_kinds(kernel_seconds)):
         yield _seconds

@@ -15,7 +15,7 @@ from acplan import Device, Trace, trace
 from acplan._device import devices
 from acplan._device.kernel_times import kernel_seconds
 from acplan._device.product_times import Call, Rates
-from gpu_truth_kinds import counted
+from gpu_truth_kinds import with_kinds
 from gpu_truth_operators import Row
 
 # timm and transformers import torchvision, whose operators for images need a build for this
@@ -49,7 +49,7 @@ def version_of(row: Row) -> tuple[int, ...]:
 
 def timm_ms(row: Row, device: Device) -> float:
     """Returns the predicted milliseconds of a step of timm's training benchmark."""
-    seconds = counted(functools.partial(_seconds_of_build, row))
+    seconds = with_kinds(functools.partial(_seconds_of_build, row))
     with unittest.mock.patch.object(devices, "kernel_seconds", seconds):
         return step_ms(timm_trace(row, device, int(row["batch"]), keeps_gradients=False))
 
@@ -181,6 +181,7 @@ LANGUAGE_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@functools.cache
 def language_model_ms(
     name: str, batch: int, length: int, device: Device
 ) -> tuple[float, float]:

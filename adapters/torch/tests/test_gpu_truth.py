@@ -1,4 +1,4 @@
-"""What the scripts that compare predicted times with GPUs compute."""
+"""Tests of the scripts that compare predicted times with GPUs."""
 
 import json
 import math
