@@ -68,6 +68,7 @@ class LayerBuilder {
   void AddScan();
   void AddCoreAttention(bool is_windowed);
   void AddUnfusedAttention(double keys);
+  double CopiesPermuted() const;
   void AddExpertSharing(double bytes);
 
   const ModelShape& shape_;

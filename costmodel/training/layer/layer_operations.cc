@@ -5,6 +5,7 @@
 // Engine.
 #include "costmodel/training/layer/layer_operations.h"
 
+#include <cmath>
 #include <utility>
 
 #include "costmodel/training/layer/layer_builder.h"
@@ -19,6 +20,26 @@ constexpr double kClampedPasses = 8;
 // The host takes as long for a collective as for this many kernels: it allocates, waits for
 // streams and handles, and transposes.
 constexpr double kCollectiveLaunches = 4;
+
+// The operators of a part of a layer that the host launches.
+struct Launches {
+  double forward = 0;
+  double backward = 0;
+};
+
+// Operators beside the products of the router and of experts, as traces of Megatron-Core's
+// layer count them (docs/measured/expert_launches.csv): the choice of experts and its
+// auxiliary loss.
+constexpr Launches kChoiceLaunches = {24, 15};
+
+// Returns the operators of dispatching tokens, or of combining them. An all-to-all counts
+// tokens, permutes them, and sends them and their weights; DeepEP and HybridEP have fused
+// kernels for most of that.
+Launches ExchangeLaunches(const TrainingStrategy& strategy) {
+  if (strategy.expert == 1) return {7, 5};
+  if (strategy.dedupes_tokens) return {5, 5};
+  return {12, 7};
+}
 
 // Returns the number of kernels that cast a tensor: current scaling finds the greatest
 // element, casts and transposes; other precisions need one kernel.
@@ -203,6 +224,19 @@ void LayerBuilder::AddFeedforward(LayerPart part, LayerPart activation_part,
   AddScatter(part);
 }
 
+// Returns the traffic of permuting tokens before or after an exchange, relative to the
+// copies that experts compute. A token is read and its copies are written, or the opposite.
+// DeepEP and HybridEP permute the tokens that arrived, of which a rank has one each. Others
+// permute before the exchange, and sort what arrived by experts.
+double LayerBuilder::CopiesPermuted() const {
+  const double top_k = static_cast<double>(shape_.top_k);
+  if (strategy_.dedupes_tokens) {
+    return 1 + DistinctShare(static_cast<double>(strategy_.expert), top_k);
+  }
+  const bool has_several = shape_.experts > strategy_.expert;
+  return 1 + 1 / top_k + (has_several ? 2 : 0);
+}
+
 // Adds the experts. Each rank sends its tokens to the ranks of their experts and receives
 // as many (routing is balanced, as in all measured runs).
 void LayerBuilder::AddExperts() {
@@ -223,21 +257,23 @@ void LayerBuilder::AddExperts() {
                          .part = LayerPart::kMoe,
                          .forward_bytes = 12 * split_rows_ * experts,
                          .backward_bytes = 12 * split_rows_ * experts,
-                         .forward_launches = 12,
-                         .backward_launches = 8,
+                         .forward_launches = kChoiceLaunches.forward,
+                         .backward_launches = kChoiceLaunches.backward,
                          .saved_bytes = 8 * split_rows_ * experts,
                          .made_bytes = 8 * split_rows_ * experts});
+  const double moved_bytes = bytes * CopiesPermuted();
+  const Launches launches = ExchangeLaunches(strategy_);
   const auto exchange = [&](std::string_view name) {
     const Collective collective{CollectiveKind::kDispatch, GroupKind::kExpert,
                                 bytes / sharing};
     operations_.push_back({.name = name,
                            .part = LayerPart::kMoe,
-                           .forward_bytes = 2 * bytes,
-                           .backward_bytes = 2 * bytes,
+                           .forward_bytes = moved_bytes,
+                           .backward_bytes = moved_bytes,
                            .forward_sent = collective,
                            .backward_sent = collective,
-                           .forward_launches = 5,
-                           .backward_launches = 5});
+                           .forward_launches = launches.forward,
+                           .backward_launches = launches.backward});
   };
   exchange("dispatch");
   if (sharing > 1) AddExpertSharing(bytes);
@@ -302,6 +338,10 @@ void LayerBuilder::AddLogits() {
                          .forward_launches = 10,
                          .backward_launches = 6,
                          .saved_bytes = 4 * rows_ * columns});
+}
+
+double DistinctShare(double places, double copies) {
+  return places * (1 - std::pow(1 - 1 / places, copies)) / copies;
 }
 
 std::vector<LayerOperation> LayerOperations(const ModelShape& shape,

@@ -79,6 +79,10 @@ struct LayerForm {
 // scales one of 32 (double quantization).
 constexpr double kFourBitBytes = .5 + 1.0 / 64 + 4.0 / (64 * 256);
 
+// Returns the expected share of `copies` of a token that go to different ones of `places`, if
+// each place is as likely.
+double DistinctShare(double places, double copies);
+
 // Returns the operations of a layer, in order. `strategy.microbatch` must be set.
 std::vector<LayerOperation> LayerOperations(const ModelShape& shape,
                                             const TrainingStrategy& strategy,

@@ -98,15 +98,11 @@ ExposedTime ByGroup(GroupKind group, double seconds) {
   return {};
 }
 
-// Returns the share of tokens' copies that leave a rank, if a token that goes to several
-// experts of a node goes there once.
-double CopiesSent(const TrainingJob& job, double nodes) {
-  if (!job.strategy.dedupes_tokens || nodes <= 1) return 1;
-  const double top_k = static_cast<double>(job.shape.top_k);
-  if (job.shape.routed_groups > 0) {
-    nodes = std::min(nodes, static_cast<double>(job.shape.routed_groups));
-  }
-  return nodes * (1 - std::pow(1 - 1 / nodes, top_k)) / top_k;
+// Returns the share of tokens' copies that go to nodes, or to ranks, if a token that goes to
+// several experts of one goes there once.
+double CopiesSent(const TrainingJob& job, double places) {
+  if (!job.strategy.dedupes_tokens || places <= 1) return 1;
+  return DistinctShare(places, static_cast<double>(job.shape.top_k));
 }
 
 double AllToAllSeconds(double bytes, RankGroup group, const TrainingJob& job,
@@ -121,9 +117,15 @@ double AllToAllSeconds(double bytes, RankGroup group, const TrainingJob& job,
       cluster.network_rate * (is_dispatch && job.strategy.dedupes_tokens
                                   ? cluster.constants.dedupe_network_share
                                   : cluster.stack.network_share);
-  const double copies = is_dispatch ? CopiesSent(job, nodes) : 1;
-  const double near = bytes * (ranks_inside - 1) / ranks_inside / nvlink;
+  const double near_copies = is_dispatch ? CopiesSent(job, size) : 1;
+  const double near =
+      bytes * near_copies * (ranks_inside - 1) / ranks_inside / nvlink;
   if (nodes <= 1) return near + cluster.kernels.nvlink_latency;
+  const double chosen_nodes =
+      job.shape.routed_groups > 0
+          ? std::min(nodes, static_cast<double>(job.shape.routed_groups))
+          : nodes;
+  const double copies = is_dispatch ? CopiesSent(job, chosen_nodes) : 1;
   const double far = bytes * copies * (nodes - 1) / nodes / network;
   return std::max(near, far) + cluster.stack.network_latency;
 }
