@@ -10,7 +10,8 @@ flattened far out, so that no single run decides; and for each number a penalty 
 prior: the centre is the number's `prior` or its value, and PRIORS has the width, as a
 logarithm. Coordinate descent from the centres (with --from-values, from the file's values)
 moves a number up or down by a step, which grows if that helped and halves if it did not.
-Numbers of GPUs of one group move together.
+Numbers of GPUs of one group move together. The numbers SHARED of all stacks have a factor
+in common, which is fitted with them: a stack without runs is as the others were.
 """
 
 import argparse
@@ -53,6 +54,10 @@ PRIORS = {
 }
 PENALTY = 0.0009
 
+# Numbers of stacks that have a factor in common, and its name beside theirs.
+SHARED = ("iteration_ms", "attention_factor")
+ALL_STACKS = "all software"
+
 
 def numbers_of(document):
     """Returns the fitted numbers: by name, the objects that hold it."""
@@ -84,11 +89,19 @@ class Loss:
         self.centres = {
             n: objects[0].get("prior", self.values[n]) for n, objects in self._numbers.items()
         }
+        stacks = {stack["name"] for stack in self._document["software"]}
+        self._shared = {n for n in self._numbers if n[0] in stacks and n[1] in SHARED}
+        for key in SHARED:
+            self.values[ALL_STACKS, key] = self.centres[ALL_STACKS, key] = 1
 
     def document(self, values):
         for name, objects in self._numbers.items():
+            value = values[name]
+            if name in self._shared:
+                _, least, most = PRIORS[name[1]]
+                value = min(most, max(least, value * values[ALL_STACKS, name[1]]))
             for item in objects:
-                item["value"] = float(f"{values[name]:.4g}")
+                item["value"] = float(f"{value:.4g}")
         return self._document
 
     def errors(self, values):
@@ -140,7 +153,9 @@ def descend(loss, start, sweeps):
             is_better = False
             for sign in (1, -1):
                 moved_value = values[name] * math.exp(sign * steps[name])
-                changed_values = {**values, name: min(most, max(least, moved_value))}
+                if name[0] != ALL_STACKS:
+                    moved_value = min(most, max(least, moved_value))
+                changed_values = {**values, name: moved_value}
                 changed_loss = loss(changed_values)
                 if changed_loss < best - 1e-7:
                     best, values, is_better = changed_loss, changed_values, True

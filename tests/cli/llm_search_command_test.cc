@@ -91,8 +91,8 @@ TEST_F(LlmSearchTest, PrintsMegatronsFlags) {
 TEST_F(LlmSearchTest, RowsSayWhatIsNotProven) {
   const std::string text = AcplanOut(
       {"train search", ACPLAN_DATA_DIR "/training/models/llama-3.1-70b.json",
-       "--gpu", "h100", "--gpus", "64", "--gbs", "512", "--seq", "8192",
-       "--recompute", "plan", "-t", "6", "-o", "s.json"});
+       "--gpu", "h100", "--gpus", "32", "--gbs", "512", "--seq", "4096",
+       "--recompute", "plan", "-t", "10", "-o", "s.json"});
   EXPECT_THAT(text, HasSubstr("plan? -N%: not proven"));
   const json answer = json::parse(Read("s.json"));
   int unproven = 0;
@@ -191,7 +191,7 @@ TEST_F(LlmSearchTest, SaysThatItWasInterrupted) {
       ACPLAN_PROGRAM,
       {"train", "search", ACPLAN_DATA_DIR "/training/models/qwen3-30b-a3b.json",
        "--gpu", "GB200", "--gpus", "12", "--gbs", "96", "--recompute", "plan",
-       "--time-limit", "none", "--allocator-loss", "0"},
+       "--time-limit", "none", "--allocator-loss", "0", "-t", "1000"},
       folder());
   process.WaitUntilItHandles(SIGINT);
   std::this_thread::sleep_for(std::chrono::milliseconds(1300));
