@@ -69,6 +69,7 @@ struct CopyNames {
   explicit CopyNames(const Trace& trace) {
     for (const OperatorNameId name : trace.operator_names.ids()) {
       const std::string& text = trace.operator_names[name];
+      if (!text.starts_with("acplan.")) continue;
       if (text == "acplan.offload.default") to_host = name;
       if (text == "acplan.reload.default") to_device = name;
       if (text == "acplan.wait.default") wait = name;
@@ -87,11 +88,15 @@ int64_t CopiedBytes(const Trace& trace,
 
 }  // namespace
 
+bool HasOwnCopies(const Trace& trace) {
+  const CopyNames names(trace);
+  return names.to_host != kNone || names.to_device != kNone;
+}
+
 OffloadUse WithOwnCopies(const Trace& trace, const Simulation& simulation) {
   using enum OffloadEvent::Kind;
   OffloadUse use = simulation.offload;
   const CopyNames names(trace);
-  if (names.to_host == kNone && names.to_device == kNone) return use;
   std::vector<OffloadEvent> events;
   auto next = use.events.begin();
   const auto add_until = [&](StepId step) {
@@ -132,12 +137,16 @@ OffloadUse WithOwnCopies(const Trace& trace, const Simulation& simulation) {
 
 LinkTime TimeOnLink(const Trace& trace, const Simulation& simulation,
                     const LinkRates& rates) {
-  const OffloadUse use = WithOwnCopies(trace, simulation);
   const auto begins_ms = BeginsOfSteps(trace, simulation);
+  const MovedId first_own = simulation.offload.storages.end_id();
+  if (!HasOwnCopies(trace)) {
+    const IndexedVector<MovedId, Flag> moves(simulation.offload.storages.size(),
+                                             true);
+    return TimeOnLink(begins_ms, simulation.offload, moves, rates);
+  }
+  const OffloadUse use = WithOwnCopies(trace, simulation);
   IndexedVector<MovedId, Flag> moves(use.storages.size(), true);
   const LinkTime all = TimeOnLink(begins_ms, use, moves, rates);
-  const MovedId first_own = simulation.offload.storages.end_id();
-  if (first_own == use.storages.end_id()) return all;
   LinkTime time = {.stall_ms = all.stall_ms, .waits_ms = {}};
   for (size_t k = 0; k < use.events.size(); ++k) {
     if (use.events[k].storage < first_own)

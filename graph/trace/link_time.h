@@ -47,6 +47,9 @@ struct LinkTime {
   std::vector<double> waits_ms;
 };
 
+// Returns whether operators of the trace copy to the host or back.
+bool HasOwnCopies(const Trace& trace);
+
 // Returns the use of a planned step with the trace's own copies behind its storages, as
 // events in the order of all. Its other members are those without these copies.
 OffloadUse WithOwnCopies(const Trace& trace, const Simulation& simulation);

@@ -72,15 +72,18 @@ class Choice {
  public:
   explicit Choice(const OffloadQuestion& question)
       : question_(question),
-        use_(graph::WithOwnCopies(*question.problem.trace, question.moved_run)),
+        with_own_copies_(OwnCopiesOf(question)),
+        use_(with_own_copies_ ? *with_own_copies_ : question.moved_run.offload),
         begins_ms_(
             graph::BeginsOfSteps(*question.problem.trace, question.moved_run)),
         live_(question.saved_run.live_bytes),
         queue_(begins_ms_, use_, question.limits.rates) {
-    const MovedId first_own = question.moved_run.offload.storages.end_id();
-    const graph::IdRange own(first_own, use_.storages.end_id());
-    queue_.Set({own.begin(), own.end()}, true);
-    stall_ms_of_own_ = choice_.stall_ms = queue_.StallMs();
+    if (with_own_copies_) {
+      const graph::IdRange own(question.moved_run.offload.storages.end_id(),
+                               use_.storages.end_id());
+      queue_.Set({own.begin(), own.end()}, true);
+      stall_ms_of_own_ = choice_.stall_ms = queue_.StallMs();
+    }
     choice_.is_chosen.assign(question.movables.size(), false);
     waits_.assign(question.movables.size(), false);
   }
@@ -103,6 +106,13 @@ class Choice {
   }
 
  private:
+  static std::optional<graph::OffloadUse> OwnCopiesOf(
+      const OffloadQuestion& question) {
+    const Trace& trace = *question.problem.trace;
+    if (!graph::HasOwnCopies(trace)) return std::nullopt;
+    return graph::WithOwnCopies(trace, question.moved_run);
+  }
+
   int64_t BytesAt(const Movable& movable, StepId step) const {
     int64_t bytes = 0;
     for (const MovedId k : movable.moved_storages) {
@@ -219,8 +229,9 @@ class Choice {
   }
 
   const OffloadQuestion& question_;
-  // With the trace's own copies, which always move.
-  const graph::OffloadUse use_;
+  // What moves and the trace's own copies, which always move, if there are any.
+  const std::optional<graph::OffloadUse> with_own_copies_;
+  const graph::OffloadUse& use_;
   const graph::IndexedVector<StepId, double> begins_ms_;
   graph::IndexedVector<StepId, int64_t> live_;
   LinkQueue queue_;
