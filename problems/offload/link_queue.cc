@@ -20,13 +20,8 @@ LinkQueue::LinkQueue(
       use_(use),
       rates_(rates),
       facts_(use.storages.size()) {
-  for (size_t k = 0; k < use.events.size(); ++k) {
-    StorageFacts& storage = facts_[use.events[k].storage];
-    const bool is_first = storage.events.empty();
-    if (is_first && use.events[k].kind == OffloadEvent::Kind::kFetch)
-      on_host_.push_back(use.events[k].storage);
-    storage.events.push_back(k);
-  }
+  for (size_t k = 0; k < use.events.size(); ++k)
+    facts_[use.events[k].storage].events.push_back(k);
 }
 
 void LinkQueue::Set(const Storages& storages, bool moves) {
@@ -70,12 +65,12 @@ void LinkQueue::Follow() {
   is_followed_ = true;
   points_.clear();
   end_ = {};
-  for (const MovedId k : on_host_) facts_[k].arrival_ms = 0;
   for (size_t k = 0; k < use_.events.size(); ++k) {
     const OffloadEvent& event = use_.events[k];
     StorageFacts& storage = facts_[event.storage];
     if (!storage.moves) continue;
-    // A storage is sent before all else, or was on the host before.
+    // Before its first event a storage was always where that finds it.
+    if (storage.events.front() == k) storage.arrival_ms = 0;
     points_.push_back(
         {.event = k, .before = end_, .arrival_ms = storage.arrival_ms});
     end_ = After(end_, event, storage.arrival_ms);

@@ -75,7 +75,6 @@ class LinkQueue {
   const graph::OffloadUse& use_;
   const graph::LinkRates rates_;
   graph::IndexedVector<graph::MovedId, StorageFacts> facts_;
-  Storages on_host_;  // those that come back first
   bool is_followed_ = false;
   std::vector<Point> points_;
   State end_;

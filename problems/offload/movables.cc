@@ -72,17 +72,17 @@ class Choice {
  public:
   explicit Choice(const OffloadQuestion& question)
       : question_(question),
-        with_own_copies_(OwnCopiesOf(question)),
-        use_(with_own_copies_ ? *with_own_copies_ : question.moved_run.offload),
+        own_copies_{.use = UseWithOwnCopies(question)},
+        use_(own_copies_.use ? *own_copies_.use : question.moved_run.offload),
         begins_ms_(
             graph::BeginsOfSteps(*question.problem.trace, question.moved_run)),
         live_(question.saved_run.live_bytes),
         queue_(begins_ms_, use_, question.limits.rates) {
-    if (with_own_copies_) {
+    if (own_copies_.use) {
       const graph::IdRange own(question.moved_run.offload.storages.end_id(),
                                use_.storages.end_id());
       queue_.Set({own.begin(), own.end()}, true);
-      stall_ms_of_own_ = choice_.stall_ms = queue_.StallMs();
+      own_copies_.stall_ms = choice_.stall_ms = queue_.StallMs();
     }
     choice_.is_chosen.assign(question.movables.size(), false);
     waits_.assign(question.movables.size(), false);
@@ -101,12 +101,19 @@ class Choice {
       choice_.stall_ms = stall_ms;
     }
     KeepWhatNeedNotGo();
-    choice_.stall_ms = queue_.StallMs() - stall_ms_of_own_;
+    choice_.stall_ms = queue_.StallMs() - own_copies_.stall_ms;
     return std::move(choice_);
   }
 
  private:
-  static std::optional<graph::OffloadUse> OwnCopiesOf(
+  // The trace's own copies, which always move.
+  struct OwnCopies {
+    // The use that includes them; nothing if there are none.
+    std::optional<graph::OffloadUse> use;
+    double stall_ms = 0;
+  };
+
+  static std::optional<graph::OffloadUse> UseWithOwnCopies(
       const OffloadQuestion& question) {
     const Trace& trace = *question.problem.trace;
     if (!graph::HasOwnCopies(trace)) return std::nullopt;
@@ -182,7 +189,7 @@ class Choice {
       const auto bytes = static_cast<double>(-negative);
       // A longer wait changes nothing.
       const double most_ms =
-          std::min(question_.most_stall_ms + stall_ms_of_own_ + kNoWaitMs,
+          std::min(question_.most_stall_ms + own_copies_.stall_ms + kNoWaitMs,
                    choice_.stall_ms + std::max(kNoWaitMs, least * bytes));
       const Movable& movable = question_.movables[m];
       const double stall_ms =
@@ -229,13 +236,11 @@ class Choice {
   }
 
   const OffloadQuestion& question_;
-  // What moves and the trace's own copies, which always move, if there are any.
-  const std::optional<graph::OffloadUse> with_own_copies_;
+  OwnCopies own_copies_;
   const graph::OffloadUse& use_;
   const graph::IndexedVector<StepId, double> begins_ms_;
   graph::IndexedVector<StepId, int64_t> live_;
   LinkQueue queue_;
-  double stall_ms_of_own_ = 0;
   OffloadChoice choice_;  // its stall_ms is that of all copies until the end
   // Movables known to make the step wait longer. They do so as well if more moves and the
   // step waits as long, since more copies never make it wait less.
