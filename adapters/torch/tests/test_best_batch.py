@@ -75,6 +75,21 @@ def test_is_what_tracing_every_batch_finds() -> None:
     assert search.best.plan.peak_bytes <= budget
 
 
+def test_plans_may_move() -> None:
+    model = _Blocks(count=8)
+    of_trace: Any = {"workspaces": False}
+    budget = acplan.trace(model, _inputs(100), **of_trace).peak_bytes * 3 // 4
+    sizes = [80, 100, 120]
+    options: Any = {"budget": budget, "sizes": sizes, "segments": "none", **of_trace}
+    plain = acplan.best_batch(model, _inputs, **options)
+    best = acplan.best_batch(model, _inputs, offload="100GB/s", **options).best
+    assert best.plan.data["offload"]["host_bytes"] > 0
+    step_ms = step_ms_of(acplan.trace(model, _inputs(best.size), **of_trace))
+    step_ms += best.plan.recompute_ms + (best.plan.stall_ms or 0)
+    assert best.per_second == pytest.approx(1000 * best.size / step_ms)
+    assert best.per_second > plain.best.per_second
+
+
 def test_what_is_not_affine_is_said_and_still_right() -> None:
     def inputs_of(size: int) -> torch.Tensor:
         return torch.empty(2, 16 * size, 16, device="meta")
