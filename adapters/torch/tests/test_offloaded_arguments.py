@@ -16,6 +16,7 @@ from acplan import (
     Plan,
     PlanMismatchWarning,
     PlannedModule,
+    Trace,
     apply,
     frontier,
     plan,
@@ -269,22 +270,31 @@ def test_a_place_that_a_call_does_not_have(links: Links) -> None:
         apply(_ByKeyword([]), _plan("_ByKeyword", (1,)), strict=True)(torch.ones(2, 8))
 
 
+_OPTIONS: Any = {"decisions": "save,recompute,skip", "segments": "none"}
+
+
+def _require_least_on_host(model: nn.Module) -> tuple[Trace, int]:
+    """Requires that arguments move in the plan of the least budget, which is lower by that and
+    exact. Returns the trace, and the least budget on the device."""
+    model, inputs = model.to("meta"), torch.ones(4096, 8, device="meta")
+    traced = trace(model, inputs)
+    least_bytes = plan(traced, "min", **_OPTIONS).peak_bytes
+    on_host = plan(traced, "min", offload="25GB/s", **_OPTIONS)
+    assert on_host.peak_bytes < least_bytes
+    assert any(unit.offloaded_arguments for unit in on_host.modules)
+    result = verify(model, on_host, inputs, trace=traced)
+    assert result.first_difference() is None, result
+    assert on_host.peak_bytes == result.measured_bytes
+    return traced, least_bytes
+
+
 @pytest.mark.parametrize("net", [_ByKeyword, _Nested])
 def test_bytes_of_tensors_given_otherwise(net: type[_Net]) -> None:
     class Summed(net):  # type: ignore[misc, valid-type]  # a class by parameter
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x).square().sum()
 
-    model, inputs = Summed([], 12).to("meta"), torch.ones(4096, 8, device="meta")
-    traced = trace(model, inputs)
-    options = {"decisions": "save,recompute,skip", "segments": "none"}
-    on_device = plan(traced, "min", **options)
-    on_host = plan(traced, "min", offload="25GB/s", **options)
-    assert on_host.peak_bytes < on_device.peak_bytes
-    assert any(unit.offloaded_arguments for unit in on_host.modules)
-    result = verify(model, on_host, inputs, trace=traced)
-    assert result.first_difference() is None, result
-    assert on_host.peak_bytes == result.measured_bytes
+    _require_least_on_host(Summed([], 12))
 
 
 @pytest.mark.parametrize("net", [_ByKeyword, _Nested])
@@ -327,18 +337,9 @@ class _Long(_Net):
 
 
 def test_the_least_budget_falls_and_is_exact() -> None:
-    model, inputs = _Long().to("meta"), torch.ones(4096, 8, device="meta")
-    traced = trace(model, inputs)
-    options = {"decisions": "save,recompute,skip", "segments": "none"}
-    on_device = plan(traced, "min", **options)
-    on_host = plan(traced, "min", offload="25GB/s", **options)
-    assert on_host.peak_bytes < on_device.peak_bytes
-    assert any(unit.offloaded_arguments for unit in on_host.modules)
-    result = verify(model, on_host, inputs, trace=traced)
-    assert result.first_difference() is None, result
-    assert on_host.peak_bytes == result.measured_bytes
-    limited = plan(traced, "min", offload="25GB/s", host_memory="256KiB", **options)
+    traced, least_bytes = _require_least_on_host(_Long())
+    limited = plan(traced, "min", offload="25GB/s", host_memory="256KiB", **_OPTIONS)
     assert limited.data["offload"]["host_bytes"] <= 262144
-    points = frontier(traced, points=3, offload="25GB/s", **options)
-    assert points.rows[0]["peak_bytes"] <= on_device.peak_bytes
+    points = frontier(traced, points=3, offload="25GB/s", **_OPTIONS)
+    assert points.rows[0]["peak_bytes"] <= least_bytes
     assert all(row["status"] in ("optimal", "feasible") for row in points.rows)
