@@ -24,12 +24,12 @@ from acplan._device.convolution import Convolution, Pass
 from acplan._device.gpu_table import kernel_figure
 from acplan._device.product_times import Rates, bytes_of
 
-# A second and multiprocessor.
+# These two are rates of one multiprocessor, in a second.
 _TAPS: dict[str, float] = kernel_figure("depthwise_taps")
 _STRIDED_ELEMENTS: float = kernel_figure("depthwise_strided_elements")
-# Blocks of threads that a multiprocessor runs at a time.
+# A multiprocessor runs this many blocks of threads at a time.
 _BLOCKS: int = kernel_figure("depthwise_blocks")
-# The widest weights for which cuDNN has kernels of their own.
+# cuDNN has kernels of its own for weights up to this width.
 _WIDEST_SIDE = 5
 
 
