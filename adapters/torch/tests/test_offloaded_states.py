@@ -361,9 +361,8 @@ def test_shares_are_tried_where_less_would_do() -> None:
     assert states.best_percent == 0 and not states.pays
     states = dataclasses.replace(states, of_shares={50: Side(115.0, 1.0)}, cpu_ms=80.0)
     assert states.best_percent == 50 and states.pays
-    assert "With offload_states(..., share=0.5) it takes 116.0 ms (1.0 by the plan)." in str(
-        states
-    )
+    assert "without: they do not pay.\n50% of them pay most: with" in str(states)
+    assert "share=0.5) it takes 116.0 ms (1.0 by the plan)." in str(states)
     assert "An update on the CPU instead takes about 80.0 ms" in str(states)
 
 

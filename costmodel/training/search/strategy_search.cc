@@ -63,8 +63,8 @@ RunKind KindOfTimes(const TrainingJob& job, const StepTime& time,
 }
 
 // Keeps the fastest strategy within measured territory, and the distances that are known.
-// Their keys are what differs within a unit: the pipeline, the ranks that share parameters, and
-// whether states wait on the host.
+// A key has what differs within a unit: the pipeline, the ranks that share parameters, where
+// states wait.
 struct MeasuredList {
   BestStrategies fastest = BestStrategies(1);
   std::map<std::tuple<int64_t, int64_t, bool>, double> distances = {};

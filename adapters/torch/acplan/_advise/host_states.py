@@ -65,14 +65,15 @@ class HostStates:
         budget = size(self.budget_bytes)
         if self.on_host.added_ms is None and self.plain.added_ms is None:
             return f"{start}No plan fits in {budget}, with them or without.\n"
+        verdict = "pay" if self.on_host.total_ms < self.plain.total_ms else "do not pay"
         text = (
             f"{start}In {budget}, an iteration takes {_text(self.on_host)} with them, "
-            f"{_text(self.plain)} without: they {'pay' if self.pays else 'do not pay'}.\n"
+            f"{_text(self.plain)} without: they {verdict}.\n"
         )
         if (best := self.best_percent) in self.of_shares:
             text += (
-                f"With offload_states(..., share={best / 100:g}) it takes "
-                f"{_text(self.of_shares[best])}.\n"
+                f"{best}% of them pay most: with offload_states(..., share={best / 100:g}) it "
+                f"takes {_text(self.of_shares[best])}.\n"
             )
         if self.pays and self.cpu_ms is not None:
             text += (

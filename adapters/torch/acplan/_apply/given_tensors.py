@@ -70,7 +70,7 @@ def further_tensors(args: Sequence[Any], kwargs: dict[str, Any]) -> list[list[to
     `further_inputs` in a trace."""
     own_tensors = by_position(args)
     own_ids = {*map(id, own_tensors)}
-    own_memory = {*map(memory_of, own_tensors)}
+    own_memory = {*map(memory_of, own_tensors)} - {None}
     groups: dict[int, list[torch.Tensor]] = {}
     for tensor in tensors_given(args, kwargs):
         memory = memory_of(tensor)

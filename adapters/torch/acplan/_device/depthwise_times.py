@@ -83,7 +83,7 @@ def _is_by_cudnn(it: Convolution) -> bool:
         and it.input.dim() <= 4
         and it.input.shape[1] >= 32
         and max(it.dilation) == 1
-        and (is_flat or it.stride[0] == it.stride[1])
+        and (is_flat or min(it.stride) == max(it.stride))
         and _is_faster_by_cudnn(it, is_flat)
     )
 
