@@ -10,6 +10,7 @@
 #include "problems/offload_plans.h"
 #include "problems/plan/plan_streams.h"
 #include "problems/stream_plans.h"
+#include "problems/timed_plans.h"
 #include "problems/times_off_plans.h"
 
 namespace acplan::problems {
@@ -87,6 +88,56 @@ const FamilyProblem& FamilyOf(const Families& families, const Plan& plan) {
   return families.front();
 }
 
+// Returns the place of the family that has the units of a plan.
+size_t PlaceOf(const Families& families, const Plan& plan) {
+  return &FamilyOf(families, plan) - families.data();
+}
+
+// Returns the answer with the shortest step that is known for its plan's budget, on streams
+// and for the host; the answer itself if the step has neither.
+Answer WithShortestStep(const Question& question, Answer answer,
+                        const SearchLimits& limits) {
+  answer = WithStreams(question, std::move(answer), limits);
+  answer = WithHost(question, std::move(answer), limits);
+  answer.plan = WithProvenStep(std::move(answer.plan));
+  return answer;
+}
+
+// Returns the milliseconds of a plan's step, on a trace with streams or the host's times.
+double StepMsOf(const Plan& plan) {
+  return std::max(plan.streams ? plan.streams->step_ms : 0,
+                  plan.host ? plan.host->step_ms : 0);
+}
+
+// Returns the answer in which each plan has the shortest step that is known for its budget. A
+// plan fits each larger budget, too, so no step is longer than that of a smaller budget.
+FrontierAnswer WithShortestSteps(const Question& question,
+                                 FrontierAnswer frontier,
+                                 const SearchLimits& limits) {
+  const solver::Stopwatch stopwatch;
+  Answer answer{.families = std::move(frontier.families), .plan = {}};
+  const Plan* smaller = nullptr;
+  for (size_t k = 0; k < frontier.plans.size(); ++k) {
+    Plan& plan = frontier.plans[k];
+    if (!plan.HasPlan() || (!plan.streams && !plan.host)) continue;
+    SearchLimits of_plan = solver::LeftOf(limits, stopwatch.Seconds());
+    of_plan.time_limit_s /= static_cast<double>(frontier.plans.size() - k);
+    answer.family = PlaceOf(answer.families, plan);
+    answer.plan = std::move(plan);
+    answer = WithShortestStep(question, std::move(answer), of_plan);
+    if (smaller && StepMsOf(*smaller) < StepMsOf(answer.plan)) {
+      const size_t family = PlaceOf(answer.families, *smaller);
+      answer = WithUnits(std::move(answer), family,
+                         UnitsIn(answer.families[family], *smaller).modules);
+      answer.plan = WithProvenStep(std::move(answer.plan));
+    }
+    plan = std::move(answer.plan);
+    smaller = &plan;
+  }
+  frontier.families = std::move(answer.families);
+  return frontier;
+}
+
 }  // namespace
 
 Families BuildFamilies(const Question& question) {
@@ -141,10 +192,8 @@ Answer Ask(const Question& question, const Budget& budget,
                  *link, limits)
            : WithAnySchedule(answer.families.front().problem,
                              std::move(best.plan), LimitsOfAnySchedule(limits));
-  answer = WithStreams(question, std::move(answer), limits);
-  answer = WithHost(question, std::move(answer), limits);
-  answer.plan = WithProvenStep(std::move(answer.plan));
-  return WithTimesOff(question, std::move(answer), limits);
+  return WithTimesOff(
+      question, WithShortestStep(question, std::move(answer), limits), limits);
 }
 
 FrontierAnswer AskFrontier(const Question& question,
@@ -175,9 +224,9 @@ FrontierAnswer AskFrontier(const Question& question,
         if (on_plan && !link) on_plan(count, bytes.size());
       },
       answer.least.of_family);
-  for (Plan& plan : answer.plans) {
-    if (!plan.streams) continue;
-    plan = WithProvenStep(WithLeastStep(question, std::move(plan)));
+  if (!link) {
+    answer = WithShortestSteps(question, std::move(answer),
+                               solver::LeftOf(limits, stopwatch.Seconds()));
   }
   for (size_t k = 0; link && k < answer.plans.size(); ++k) {
     SearchLimits of_plan = solver::LeftOf(limits, stopwatch.Seconds());

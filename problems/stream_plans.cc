@@ -333,14 +333,15 @@ Plan WithBound(const Question& question, Plan plan, double again_ms) {
   return plan;
 }
 
-}  // namespace
-
+// Returns the plan with the bounds that need no search.
 Plan WithLeastStep(const Question& question, Plan plan) {
   if (!plan.HasPlan() || !plan.streams || plan.offload) return plan;
   const double again_ms =
       RunsAgainOnDefault(*question.trace) ? plan.bound_ms : 0;
   return WithBound(question, std::move(plan), again_ms);
 }
+
+}  // namespace
 
 Answer WithStreams(const Question& question, Answer answer,
                    const solver::SearchLimits& limits) {

@@ -28,9 +28,6 @@ namespace acplan::problems {
 // bound. Otherwise plans are searched for with the least recomputation by other run-times, in
 // which operators are cheap as far as a wait hides them, and the shortest step counts.
 
-// Returns a plan that, on a trace with streams, has the bounds that need no search.
-Plan WithLeastStep(const Question& question, Plan plan);
-
 // Returns an answer whose plan has, on a trace with streams, the bound of any plan's step; and
 // in its place, if its step is not proven to be the shortest, the best plan known for the model
 // above. Throws std::logic_error if a plan fails its check.

@@ -13,6 +13,7 @@
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
 #include "cli/planning/link_flags.h"
+#include "cli/planning/step_times.h"
 #include "cli/planning/time_errors_text.h"
 #include "cli/terminal/plot.h"
 #include "cli/terminal/text.h"
@@ -231,14 +232,14 @@ std::string ToText(const FrontierAnswer& answer, const Terminal& terminal) {
       continue;
     }
     if (plan.status == PlanStatus::kFeasible && !plan.offload) {
-      status += fmt::format(", gap {}", FormatPercentUp(plan.gap));
+      status += fmt::format(", gap {}", FormatPercentUp(GapOf(plan)));
     }
     table.AddRow(
         {graph::FormatBytes(plan.budget_bytes), share,
          graph::FormatBytes(plan.peak_bytes),
          FormatMs(plan.recompute_ms) +
              (plan.offload ? " + " + FormatMs(plan.offload->stall_ms) : ""),
-         fmt::format("+{}", FormatPercentUp(plan.overhead)),
+         fmt::format("+{}", FormatPercentUp(StepOverheadOf(plan))),
          fmt::format("{}", plan.modules.size()), status});
   }
   return text + table.ToString(terminal) + "\n" + Summary(answer.plans) +

@@ -22,6 +22,7 @@
 #include "cli/planning/plan_verdict.h"
 #include "cli/planning/policy_text.h"
 #include "cli/planning/step_drawing.h"
+#include "cli/planning/step_times.h"
 #include "cli/planning/time_errors_text.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
@@ -139,25 +140,17 @@ std::string Comparison(const graph::Trace* trace, const Plan& plan,
       graph::FormatBytes(unplanned), graph::FormatBytes(plan.peak_bytes),
       FormatChange(static_cast<double>(unplanned),
                    static_cast<double>(plan.peak_bytes)));
+  const StepTimes times = StepTimesOf(plan);
+  row("step time", FormatMs(times.before_ms), FormatMs(times.before_ms),
+      FormatMs(times.after_ms),
+      fmt::format("+{}", FormatPercentUp(StepOverheadOf(plan))));
   if (plan.WaitsForHost()) {
     const double device_ms = plan.streams
                                  ? plan.streams->baseline_ms
                                  : plan.host->device_ms - plan.CostMs();
-    const double before_ms = std::max(plan.host->baseline_ms, device_ms);
-    row("step time", FormatMs(before_ms), FormatMs(before_ms),
-        FormatMs(plan.host->step_ms),
-        fmt::format("+{}",
-                    FormatPercentUp(plan.host->step_ms / before_ms - 1)));
     row("on the device", FormatMs(device_ms), FormatMs(device_ms),
         FormatMs(plan.host->device_ms),
         FormatChange(device_ms, plan.host->device_ms));
-  } else {
-    const double before_ms =
-        plan.streams ? plan.streams->baseline_ms : plan.baseline.runtime_ms;
-    const double after_ms =
-        plan.streams ? plan.streams->step_ms : before_ms + plan.CostMs();
-    row("step time", FormatMs(before_ms), FormatMs(before_ms),
-        FormatMs(after_ms), fmt::format("+{}", FormatPercentUp(plan.overhead)));
   }
   if (plan.streams) {
     const std::string exposed = FormatMs(plan.streams->baseline_exposed_ms);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cli/input/planning_flags.h"
+#include "cli/planning/step_times.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 
@@ -32,8 +33,7 @@ std::string LeastText(const Plan& plan) {
 
 // Returns the verdict on a plan whose step runs on streams. `effort`: that of the search.
 PlanVerdict VerdictOnStreams(const Plan& plan, const std::string& effort) {
-  const double step_ms =
-      plan.WaitsForHost() ? plan.host->step_ms : plan.streams->step_ms;
+  const double step_ms = StepTimesOf(plan).after_ms;
   if (plan.status == PlanStatus::kOptimal) {
     return {"optimal",
             fmt::format(": no plan within the budget has a shorter step than "

@@ -110,6 +110,29 @@ TEST(HostPlans, AreBetweenTheBoundAndTheLeastRecomputation) {
   EXPECT_GT(best * 10, waiting * 7) << best << " of " << waiting;
 }
 
+TEST(HostPlans, AFrontierHasTheShortestStepsThatAreKnown) {
+  int cases = 0;
+  int better = 0;
+  for (unsigned seed = 1; cases < Repetitions(30); ++seed) {
+    ASSERT_LT(seed, 100'000u);
+    const AskedStep host_case(StepWithHost(seed), seed);
+    const auto all = StepPlansOf(host_case.question, kMostHostPlans, LongerMs);
+    if (!all) continue;
+    ++cases;
+    double smaller_ms = INFINITY;
+    for (const Plan& plan : AskFrontier(host_case.question, 4).plans) {
+      ASSERT_TRUE(plan.HasPlan() && plan.host->least_step_ms) << seed;
+      EXPECT_LE(*plan.host->least_step_ms, plan.host->step_ms * (1 + 1e-9));
+      EXPECT_LE(plan.host->step_ms, smaller_ms) << seed;
+      better += plan.host->step_ms <
+                LeastWithin(plan.budget_bytes, *all).least_recomputing_ms *
+                    (1 - kTolerance);
+      smaller_ms = plan.host->step_ms;
+    }
+  }
+  EXPECT_GE(better, Enough(5));
+}
+
 TEST(HostPlans, AreThoseOfTheDeviceWhereTheHostIsFast) {
   for (unsigned seed = 1; seed < 16; ++seed) {
     AskedStep with(StepWithHost(seed), seed);

@@ -125,6 +125,35 @@ TEST(StreamPlans, AreBetweenTheBoundAndTheLeastRecomputation) {
   EXPECT_GT(proven * 10, cases * 3) << proven << " of " << cases;
 }
 
+TEST(StreamPlans, AFrontierHasTheShortestStepsThatAreKnown) {
+  int cases = 0, better = 0;
+  for (unsigned seed = 1; cases < Repetitions(200); ++seed) {
+    ASSERT_LT(seed, 100'000u);
+    const AskedStep stream_case(StepOnStreams(seed), seed);
+    if (!HasStreams(stream_case.trace)) continue;
+    const auto all =
+        StepPlansOf(stream_case.question, kMostStreamPlans, StreamMs);
+    if (!all) continue;
+    ++cases;
+    double smaller_ms = INFINITY;
+    for (const Plan& plan : AskFrontier(stream_case.question, 4).plans) {
+      const LeastSteps least = LeastWithin(plan.budget_bytes, *all);
+      ASSERT_TRUE(plan.HasPlan() && plan.streams->least_step_ms) << seed;
+      const double step_ms = plan.streams->step_ms;
+      const double slack = kTolerance * least.least_step_ms + 1e-9;
+      EXPECT_LE(*plan.streams->least_step_ms, least.least_step_ms + slack);
+      EXPECT_GE(step_ms, least.least_step_ms - slack) << seed;
+      EXPECT_LE(step_ms, smaller_ms) << seed;
+      if (plan.status == PlanStatus::kOptimal) {
+        EXPECT_LE(step_ms, least.least_step_ms + slack) << seed;
+      }
+      better += step_ms < least.least_recomputing_ms - slack;
+      smaller_ms = step_ms;
+    }
+  }
+  EXPECT_GE(better, Enough(5));
+}
+
 TEST(StreamPlans, FalseStatementsAreFound) {
   for (unsigned seed = 1; seed < 400; ++seed) {
     const AskedStep stream_case(StepOnStreams(seed), seed);

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
+from acplan._apply.apply import apply
 from acplan._base.arguments import require_attributes, require_module, whole_number
 from acplan._base.errors import AcplanError
 from acplan._base.modules import class_name_of
@@ -18,7 +19,12 @@ from acplan._program.budgets import Budget
 from acplan._step.optimizers import OPTIMIZERS
 from acplan._trainers.titan_pipeline import TitanPipeline, pipeline_of
 from acplan._trainers.titan_step import TitanStep, degree_of, is_sharded
-from acplan._trainers.trainer_step import TrainerStep, checkpoint_step, master_bytes
+from acplan._trainers.trainer_step import (
+    TrainerStep,
+    checkpoint_step,
+    master_bytes,
+    plan_step,
+)
 
 # A function of the model's output and the labels.
 TitanLoss = Callable[[Any, torch.Tensor], torch.Tensor]
@@ -152,7 +158,7 @@ class Policy:
         step = TrainerStep(
             model, {**inputs, "labels": labels}, trace_options, plan_options, self.dtype
         )
-        return self._checkpointed(step)
+        return self._answer(checkpoint_step, step)
 
     def _apply_to_rank(self, model: torch.nn.Module, whole_step: TitanStep) -> Plan:
         """Plans the step of the first rank as torchtitan shards it."""
@@ -177,10 +183,14 @@ class Policy:
             traced=whole_step.make,
             leader=whole_step.leader,
         )
-        return self._checkpointed(step)
+        if not isinstance(whole_step, TitanPipeline):
+            return self._answer(checkpoint_step, step)
+        plan = whole_step.part_of_plan(model, lambda: self._answer(plan_step, step))
+        apply(model, plan)
+        return plan
 
-    def _checkpointed(self, step: TrainerStep) -> Plan:
-        result = checkpoint_step(step, self.budget, self.device, False, self.options)
+    def _answer(self, make: Callable[..., Any], step: TrainerStep) -> Plan:
+        result = make(step, self.budget, self.device, False, self.options)
         assert isinstance(result, Plan)  # without lengths, which its batches do not have
         return result
 

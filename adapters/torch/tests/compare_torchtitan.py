@@ -76,12 +76,24 @@ CASES = [
         layers=3,
         batch=4,
     ),
-    # The plan of least budget has no unit.
+    Case(
+        "llama3, fsdp x pp, interleaved",
+        "llama3",
+        "llama3_debugmodel",
+        {
+            "pipeline_parallel_degree": 2,
+            "pipeline_parallel_schedule": "Interleaved1F1B",
+            **_DTENSORS,
+        },
+        layers=4,
+        batch=4,
+    ),
     Case(
         "qwen3, hsdp x tp",
         "qwen3",
         "qwen3_debugmodel",
         {"tensor_parallel_degree": 2, "data_parallel_replicate_degree": 2, **_DTENSORS},
+        batch=8,
     ),
 ]
 

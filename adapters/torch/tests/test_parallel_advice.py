@@ -65,6 +65,9 @@ def test_the_best_batch_of_a_rank() -> None:
         **_RANK.arguments,
     )  # fmt: skip
     assert result.largest.size == 4 and result.traced == (2, 4)
+    for step in (result.best, result.largest):
+        assert step.plan.streams is not None
+        assert step.step_ms == pytest.approx(step.plan.streams.step_ms)
 
 
 def test_what_is_for_one_gpu_refuses_ranks_in_a_line() -> None:

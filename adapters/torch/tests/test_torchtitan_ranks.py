@@ -2,6 +2,7 @@
 that acplan makes of a configuration, with stand-ins for torchtitan's functions."""
 
 import contextlib
+import functools
 import os
 import sys
 import types
@@ -13,8 +14,11 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 import acplan.torchtitan
+from acplan._trainers.plan_part import part_of
+from acplan._trainers.titan_pipeline import TitanPipeline
 from acplan._trainers.titan_step import TitanStep, is_sharded
 from parallel_models import Net, loss_of, sharded, tensor_parallel
+from parallel_pipelines import PipelineCase
 
 
 def _stand_in(name: str, **attributes: Any) -> types.ModuleType:
@@ -112,12 +116,6 @@ def test_a_block_counts_its_tokens_once_and_torchtitan_does_not_halve_them() -> 
     ("degrees", "batch", "message"),
     [
         ({"tensor_parallel_degree": 2}, -1, "pipeline_parallel_degree: expected 1 with tensor"),
-        (
-            {"pipeline_parallel_schedule": "Interleaved1F1B"},
-            -1,
-            "pipeline_parallel_schedule: expected a schedule with one stage on a rank",
-        ),
-        ({"pipeline_parallel_schedule_csv": "own.csv"}, -1, "found own.csv"),
         ({}, 8, "global_batch_size: expected 2 with pipelines, found 8"),
         ({"context_parallel_degree": 0}, -1, "context_parallel_degree"),
     ],
@@ -139,6 +137,31 @@ def test_what_is_not_planned_is_refused_before_training(
     with pytest.raises(acplan.AcplanError, match=message) as error:
         acplan.torchtitan.Policy.from_config(config, "min")
     assert len(str(error.value).splitlines()) == 1
+
+
+def test_each_stage_of_a_rank_takes_its_part_of_the_plan() -> None:
+    case = PipelineCase("Interleaved1F1B", {"pp": 2}, [], schedule="Interleaved1F1B")
+    args, target = case.inputs(0, case.tokens_of(0))
+    make = functools.partial(case.make_on_meta_of, 0)
+    options = {**case.options_of(0), **target, "progress": False}
+    plan = acplan.plan(acplan.trace(make, *args, **options), "min", time_limit=1)
+    whole = acplan.apply(make(), plan)
+    step = TitanPipeline(types.SimpleNamespace(), 8)
+    count = 0
+
+    def make_plan() -> acplan.Plan:
+        nonlocal count
+        count += 1
+        return plan
+
+    for training in (1, 2):
+        for stage, with_units in zip(make().children(), whole.children(), strict=True):
+            part = step.part_of_plan(stage, make_plan)
+            acplan.apply(stage, part)
+            assert [*dict(stage.named_modules())] == [*dict(with_units.named_modules())]
+            assert part.modules and count == training
+    with pytest.raises(acplan.AcplanError, match="found another Sequential"):
+        part_of(plan, nn.Sequential(nn.Linear(8, 8)))
 
 
 def test_losses_of_four_processes_are_those_without_a_plan() -> None:

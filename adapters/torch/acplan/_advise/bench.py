@@ -15,7 +15,7 @@ from acplan._device.workspaces import persistent_bytes
 from acplan._files.plan_file import Plan
 from acplan._files.trace_file import Trace
 from acplan._program.plan import DEVICE_OPTIONS, plan
-from acplan._step.interpolation import step_ms_of
+from acplan._step.interpolation import added_ms_of, step_ms_of
 from acplan._step.trace import trace
 from acplan._step.training_step import TrainingStep
 
@@ -172,7 +172,7 @@ class Bench:
 
     def _fit(self, case: Case, traced: Trace, own_plan: Plan) -> Fit:
         accumulate = traced.accumulate
-        added_ms = accumulate * (own_plan.recompute_ms + (own_plan.stall_ms or 0))
+        added_ms = accumulate * added_ms_of(own_plan)
         plain_ms = accumulate * step_ms_of(traced) + self.paging_ms(case.state)
         figures = (accumulate, own_plan.peak_bytes, plain_ms + added_ms, added_ms)
         return self._with_lines(case, own_plan, figures)

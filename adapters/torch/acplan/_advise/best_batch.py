@@ -36,7 +36,7 @@ from acplan._files.trace_file import Trace
 from acplan._program.budgets import Budget
 from acplan._program.plan import PLAN_OPTIONS, plan, require_plannable
 from acplan._program.visible_device import with_visible_device
-from acplan._step.interpolation import Interpolation, step_ms_of
+from acplan._step.interpolation import Interpolation, added_ms_of, step_ms_of
 from acplan._step.step_errors import StepError
 from acplan._step.trace import trace
 
@@ -330,8 +330,8 @@ class _Search:
             if error.exit_code not in _INFEASIBLE:
                 raise
             return None
-        added_ms = size_plan.recompute_ms + (size_plan.stall_ms or 0)
-        return Step(size, size_plan, step_ms_of(size_trace) + added_ms, is_traced)
+        step_ms = step_ms_of(size_trace) + added_ms_of(size_plan)
+        return Step(size, size_plan, step_ms, is_traced)
 
     def _largest(self) -> Step:
         """Returns the step of the largest size, by its own trace; the next size does not fit by

@@ -8,6 +8,7 @@ from acplan._base.errors import AcplanError
 from acplan._files.display import size
 from acplan._files.trace_file import Trace
 from acplan._program.plan import plan
+from acplan._step.interpolation import added_ms_of
 
 LEVER = "optimizer: state on the host"
 _COPIES = "acplan."  # the operators of acplan._base.host_copies
@@ -139,8 +140,7 @@ def _side(traced: Trace, budget_bytes: int, options: dict[str, Any]) -> Side:
         if error.exit_code not in _INFEASIBLE:
             raise
         return Side(iteration_ms, None)
-    added_ms = own_plan.recompute_ms + (own_plan.stall_ms or 0)
-    return Side(iteration_ms, traced.accumulate * added_ms)
+    return Side(iteration_ms, traced.accumulate * added_ms_of(own_plan))
 
 
 def _times(traced: Trace, start: str) -> list[float]:

@@ -62,6 +62,12 @@ def made_for(modules: _Modules) -> dict[str, Any] | None:
     }
 
 
+def is_made_for(of_plan: Mapping[str, Any], model: torch.nn.Module) -> bool:
+    """Returns whether a model is the one of a plan's entry."""
+    expected = [_described(module) for module in of_plan["modules"]]
+    return _difference(expected, list(_modules(model, None))) is None
+
+
 def require_made_for(
     of_plan: Mapping[str, Any], model: torch.nn.Module, dtype: torch.dtype | None
 ) -> None:

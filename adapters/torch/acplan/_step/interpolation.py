@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from acplan._base.tensors import block_bytes
+from acplan._files.plan_file import Plan
 from acplan._files.trace_file import Trace
 
 # The keys under which rows of a trace name several storages, and the lists whose rows name one.
@@ -222,4 +223,22 @@ def _difference(expected: Trace | None, actual: _Plain) -> str:
 
 
 def step_ms_of(trace: Trace) -> float:
-    return float(sum(operator["runtime_ms"] for operator in trace.data["operators"]))
+    """Returns the milliseconds of a step without a plan: of all its operators, or, if they run
+    on several streams, until the last one ends (graph/trace/stream_times.h)."""
+    end_of_stream: dict[int, float] = {}
+    ends: list[float] = []
+    for operator in trace.data["operators"]:
+        stream = operator.get("stream", 0)
+        start = max((ends[other] for other in operator.get("waits", ())), default=0.0)
+        start = max(start, end_of_stream.get(stream, 0.0))
+        ends.append(start + operator["runtime_ms"])
+        end_of_stream[stream] = ends[-1]
+    return max(end_of_stream.values(), default=0.0)
+
+
+def added_ms_of(plan: Plan) -> float:
+    """Returns the milliseconds by which a plan makes a step longer: what it recomputes and
+    waits for; with streams, as far as they do not hide it."""
+    if plan.streams is not None:
+        return max(0.0, plan.streams.step_ms - plan.streams.baseline_ms)
+    return plan.recompute_ms + (plan.stall_ms or 0)

@@ -1,4 +1,4 @@
-"""A rank of torchtitan's pipelines: its stage and the schedule, made by torchtitan's own
+"""A rank of torchtitan's pipelines: its stages and the schedule, made by torchtitan's own
 functions."""
 
 import functools
@@ -8,27 +8,33 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_schedule_class
 from torch.utils._python_dispatch import _disable_current_modes
 
 from acplan._base.errors import AcplanError
 from acplan._base.patching import set_attribute
+from acplan._files.plan_file import Plan
 from acplan._step.parallel import Parallel
+from acplan._trainers.plan_part import children_of, part_of
 from acplan._trainers.titan_step import TitanStep, degree_of, part_of_torchtitan
 
 
 class TitanPipeline(TitanStep):
-    """The step of the stage of this process.
+    """The step of the stages of this process.
 
-    torchtitan splits the model, shards the part and makes the schedule in one function. A trace
-    needs the part first. So the function runs twice: once on the whole model, for the part, and
-    for the schedule once more with a part that is sharded already.
+    torchtitan splits the model, shards the parts and makes the schedule in one function. A
+    trace needs the parts first. So the function runs twice: once on the whole model, for the
+    parts, and for the schedule once more with parts that are sharded already.
+
+    torchtitan applies a policy to one part at a time, and shards it before the next one. So the
+    plan is made at the first part, and kept until each part has taken its own.
     """
 
     def __init__(self, config: Any, length: int) -> None:
         super().__init__(config)
         self._length = length
         self._dims: Any = None
+        self._plan: Plan | None = None
+        self._parts_left: set[str] = set()
 
     @functools.cached_property
     def _whole(self) -> torch.nn.Module:
@@ -40,28 +46,42 @@ class TitanPipeline(TitanStep):
         ranks = dist.get_world_size() // degree_of(self._config.parallelism, "pipeline")
         return dist.get_rank() // ranks * ranks
 
+    def part_of_plan(self, model: torch.nn.Module, make_plan: Callable[[], Plan]) -> Plan:
+        """Returns the plan of one of the rank's stages. `make_plan` makes that of all."""
+        if self._plan is None:
+            self._plan = make_plan()
+            self._parts_left = set(children_of(self._plan))
+        part = part_of(self._plan, model)
+        self._parts_left.discard(part.child)
+        if not self._parts_left:
+            self._plan = None
+        return part.plan
+
     def make(self) -> torch.nn.Module:
-        """Returns the rank's stage on the meta device."""
+        """Returns the list of the rank's stages on the meta device."""
         group = Parallel({"world": dist.get_world_size()}, (), self.leader or 0)
         with group.group_made():
             _, parts, *_ = self._split(lambda part, **_: part, self.dims(), None)
-        stage: torch.nn.Module = parts[0]
-        return stage
+        return torch.nn.ModuleList(parts)
 
     def shard(self, model: torch.nn.Module, _: DeviceMesh) -> None:
-        """Shards the stage in place."""
+        """Shards the stages in place."""
         self._dims = self.dims()
-        self._shard(model, self._dims)
+        for stage in model.children():
+            self._shard(stage, self._dims)
 
     def schedule(self, model: torch.nn.Module, _: DeviceMesh | None) -> Any:
-        """Returns the schedule of the stage, whose step takes the inputs of any rank."""
-        stage: Any = model
+        """Returns the schedule of the stages, whose step takes the inputs of any rank."""
+        stages = model.children()
         loss = self._config.loss.build(compile_config=None)
-        schedule, _, is_first, is_last = self._split(lambda *_, **__: stage, self._dims, loss)
+        schedule, parts, is_first, is_last = self._split(
+            lambda *_, **__: next(stages), self._dims, loss
+        )
         chunked = part_of_torchtitan("components.loss").ChunkedLossWrapper
         if is_last and isinstance(loss, chunked):
-            loss.set_lm_head(stage.lm_head)
-            stage._skip_lm_head = True
+            last = parts[-1]
+            loss.set_lm_head(last.lm_head)
+            last._skip_lm_head = True
         plain = schedule.step
 
         def step(tokens: torch.Tensor, labels: torch.Tensor, **others: Any) -> Any:
@@ -74,7 +94,7 @@ class TitanPipeline(TitanStep):
         return schedule
 
     def _split(self, parallelize: Callable[..., Any], dims: Any, loss: Any) -> Any:
-        """Returns what torchtitan's function returns if `parallelize` shards the stage."""
+        """Returns what torchtitan's function returns if `parallelize` shards the stages."""
         config = self._config
         module = part_of_torchtitan("distributed.pipeline_parallel")
         stage: Any = module.PipelineStage
@@ -110,18 +130,6 @@ class TitanPipeline(TitanStep):
 
 def pipeline_of(config: Any, length: int, accumulate: int) -> TitanPipeline:
     """Returns the step of a configuration with pipelines. Refuses what is not planned."""
-    parallelism = config.parallelism
-    name, csv = "pipeline_parallel_schedule", "pipeline_parallel_schedule_csv"
-    own_actions = getattr(parallelism, csv, None)
-    schedule = own_actions or getattr(parallelism, name)
-    is_single = not own_actions and issubclass(
-        get_schedule_class(schedule), PipelineScheduleSingle
-    )
-    if not is_single:
-        raise AcplanError(
-            f"{name}: expected a schedule with one stage on a rank, 1F1B or GPipe, found "
-            f"{schedule}: torchtitan applies the plan of a stage before it shards the next one"
-        )
     if accumulate > 1:
         raise AcplanError(
             f"global_batch_size: expected {config.training.global_batch_size // accumulate} "

@@ -56,9 +56,24 @@ def checkpoint_step(
     verify: bool,
     options: Mapping[str, Any],
 ) -> Plan | PlanTable:
-    """Traces and plans the step on the first rank, and applies the plan on each, in place.
-    Returns the plan. `options` are the user's options of acplan.plan, which precede the
-    step's, and for a table of plans `lengths` and `plans`."""
+    """Plans the step as plan_step does, and applies the plan on each rank, in place. Returns
+    the plan."""
+    shared_plan = plan_step(step, budget, device, verify, options)
+    planned_model = apply(step.model, shared_plan, param_dtype=step.param_dtype)
+    assert planned_model is step.model  # traced with forward_fn, it is no unit
+    return shared_plan
+
+
+def plan_step(
+    step: TrainerStep,
+    budget: Budget | None,
+    device: str | Device,
+    verify: bool,
+    options: Mapping[str, Any],
+) -> Plan | PlanTable:
+    """Traces and plans the step on the first rank. Returns the plan on each. `options` are the
+    user's options of acplan.plan, which precede the step's, and for a table of plans `lengths`
+    and `plans`."""
     options = dict(options)
     lengths, plans = options.pop("lengths", None), options.pop("plans", 1)
     unknown = [name for name in options if name not in PLAN_OPTIONS]
@@ -85,8 +100,6 @@ def checkpoint_step(
 
     with warnings_collected() as warnings:
         shared_plan = made_once(make, step.leader)
-    planned_model = apply(step.model, shared_plan, param_dtype=step.param_dtype)
-    assert planned_model is step.model  # traced with forward_fn, it is no unit
     refused = log_refused(warnings)
     log_summary(step.logger, summary(shared_plan, step.inputs, device, refused))
     return shared_plan
