@@ -134,7 +134,9 @@ void FindState(const Trace& trace, StoragePlaces& places) {
 void FindStart(const Trace& trace, StoragePlaces& places) {
   IndexedVector<StorageId, Flag> is_placed(trace.storages.size(), false);
   for (const StorageId s : InOrderOfModuleTo(trace)) {
-    if (is_placed[s] || trace.storages[s].born != kNone) continue;
+    if (is_placed[s] || trace.storages[s].born != kNone ||
+        trace.storages[s].bytes == 0)
+      continue;
     is_placed[s] = true;
     places.model.push_back(s);
   }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -67,8 +68,12 @@ namespace {
 // The trace's operators that copy, and that wait for a copy; kNone where there are none.
 struct CopyNames {
   explicit CopyNames(const Trace& trace) {
+    has_host_storages = std::ranges::any_of(
+        trace.storages, [](const auto& s) { return s.host_bytes > 0; });
     for (const OperatorNameId name : trace.operator_names.ids()) {
       const std::string& text = trace.operator_names[name];
+      if (text == "aten._to_copy.default") cast = name;
+      if (text == "aten.copy_.default") copy = name;
       if (!text.starts_with("acplan.")) continue;
       if (text == "acplan.offload.default") to_host = name;
       if (text == "acplan.reload.default") to_device = name;
@@ -76,8 +81,37 @@ struct CopyNames {
     }
   }
 
+  // Returns whether an operator may be a copy to the host or back that ends before the
+  // next operator.
+  bool IsPlain(OperatorNameId name) const {
+    return has_host_storages && (name == cast || name == copy);
+  }
+
   OperatorNameId to_host = kNone, to_device = kNone, wait = kNone;
+  OperatorNameId cast = kNone, copy = kNone;
+  bool has_host_storages = false;
 };
+
+struct PlainCopy {
+  bool is_sent;  // to the host
+  int64_t bytes;
+};
+
+// Returns what an operator copies to the host or back; nothing if it copies within the
+// device or the host.
+std::optional<PlainCopy> CopyBetween(const Trace& trace,
+                                     const TraceOperator& op) {
+  if (op.outputs.empty()) return std::nullopt;
+  const StorageId target = op.outputs.front();
+  const int64_t to_host = trace.storages[target].host_bytes;
+  for (const StorageId source : op.reads) {
+    const int64_t to_device = trace.storages[source].host_bytes;
+    if (source == target || (to_host > 0) == (to_device > 0)) continue;
+    return PlainCopy{.is_sent = to_host > 0,
+                     .bytes = std::max(to_host, to_device)};
+  }
+  return std::nullopt;
+}
 
 int64_t CopiedBytes(const Trace& trace,
                     const std::vector<StorageId>& storages) {
@@ -90,7 +124,8 @@ int64_t CopiedBytes(const Trace& trace,
 
 bool HasOwnCopies(const Trace& trace) {
   const CopyNames names(trace);
-  return names.to_host != kNone || names.to_device != kNone;
+  return names.to_host != kNone || names.to_device != kNone ||
+         names.has_host_storages;
 }
 
 OffloadUse WithOwnCopies(const Trace& trace, const Simulation& simulation) {
@@ -105,21 +140,34 @@ OffloadUse WithOwnCopies(const Trace& trace, const Simulation& simulation) {
   };
   // The copies that nothing has waited for, by the storage that they fill.
   std::map<StorageId, MovedId> pending;
+  const auto add_copy = [&](StepId step, const PlainCopy& copy) {
+    const OperatorId op = simulation.steps[step].op;
+    const std::vector<StorageId>& outputs = trace.operators[op].outputs;
+    const MovedId moved_copy =
+        use.storages.Add({.call = kNone,
+                          .storage = outputs.empty() ? kNone : outputs.front(),
+                          .op = op,
+                          .bytes = copy.bytes});
+    events.push_back({.kind = copy.is_sent ? kSend : kFetch,
+                      .step = step,
+                      .storage = moved_copy});
+    return moved_copy;
+  };
   for (const StepId k : simulation.steps.ids()) {
     const TraceOperator& op = trace.operators[simulation.steps[k].op];
     add_until(k);
     if (op.name == names.to_host || op.name == names.to_device) {
-      const bool is_sent = op.name == names.to_host;
-      const MovedId copy = use.storages.Add(
-          {.call = kNone,
-           .storage = op.outputs.empty() ? kNone : op.outputs.front(),
-           .op = simulation.steps[k].op,
-           // The host's memory has no bytes in a trace.
-           .bytes =
-               CopiedBytes(trace, op.reads) + CopiedBytes(trace, op.outputs)});
-      events.push_back(
-          {.kind = is_sent ? kSend : kFetch, .step = k, .storage = copy});
+      // The host's memory has no bytes in such a trace.
+      const int64_t bytes =
+          CopiedBytes(trace, op.reads) + CopiedBytes(trace, op.outputs);
+      const MovedId copy =
+          add_copy(k, {.is_sent = op.name == names.to_host, .bytes = bytes});
       for (const StorageId s : op.outputs) pending[s] = copy;
+    } else if (const auto plain = names.IsPlain(op.name)
+                                      ? CopyBetween(trace, op)
+                                      : std::nullopt) {
+      const MovedId copy = add_copy(k, *plain);
+      events.push_back({.kind = kUse, .step = Next(k), .storage = copy});
     } else if (op.name == names.wait) {
       for (const StorageId s : op.reads) {
         const auto copy = pending.find(s);

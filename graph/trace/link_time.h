@@ -38,7 +38,9 @@ constexpr LinkRates BothWays(double bytes_per_second) {
 //   or back has ended: a stall.
 // - The trace may have copies of its own, such as those of an optimizer's states
 //   (acplan.offload, acplan.reload), which share the link. Where the trace waits for one
-//   (acplan.wait) the device waits on until it has ended.
+//   (acplan.wait) the device waits on until it has ended. A model whose parameters are
+//   in the host's memory copies them and its gradients by PyTorch's operators, whose
+//   run-times are those of the copies: the next operator waits on until one has ended.
 // The step then takes the time of its operators, of what runs again, and of all
 // stalls.
 struct LinkTime {

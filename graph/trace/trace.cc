@@ -36,6 +36,14 @@ StorageCategory ParseCategory(const JsonField& field) {
   field.Fail(fmt::format("one of {}", fmt::join(names, ", ")));
 }
 
+int64_t ParseHostBytes(const JsonField& storage, int64_t device_bytes) {
+  if (!storage.Has("host_bytes")) return 0;
+  const JsonField field = storage.Get("host_bytes");
+  if (device_bytes > 0)
+    field.Fail("none for a storage with bytes on the device");
+  return field.Bytes();
+}
+
 TraceStorage ParseStorage(const JsonField& field, Time forward_end,
                           Time operators) {
   TraceStorage storage;
@@ -58,6 +66,7 @@ TraceStorage ParseStorage(const JsonField& field, Time forward_end,
     field.Get("scope_end")
         .Fail("none for a storage that is not born in the forward pass");
   storage.stream = ParseStream(field);
+  storage.host_bytes = ParseHostBytes(field, storage.bytes);
   return storage;
 }
 

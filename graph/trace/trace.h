@@ -80,6 +80,9 @@ struct TraceStorage {
   // keeps it. kNever: not in the step, or not born in the forward pass.
   Time scope_end = kNever;
   int32_t stream = 0;  // that allocates it; 0: the default stream
+  // Its bytes if it is in the host's memory, where a model keeps its parameters; then it
+  // has none on the device.
+  int64_t host_bytes = 0;
 
   // Returns whether it was there when the operator that starts at a time started.
   bool IsOlderThan(Time time) const { return StartOf(born) < time; }

@@ -83,6 +83,7 @@ Json StorageJson(const TraceStorage& storage, Time forward_end) {
   if (storage.born != kNone && StartOf(storage.born) < forward_end)
     json["scope_end"] = TimeJson(storage.scope_end);
   if (storage.stream != 0) json["stream"] = storage.stream;
+  if (storage.host_bytes != 0) json["host_bytes"] = storage.host_bytes;
   return json;
 }
 

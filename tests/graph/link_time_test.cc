@@ -213,6 +213,42 @@ TEST(TimeOnLink, SharesTheLinkWithCopiesOfTheTrace) {
   EXPECT_GT(longer, Enough(200));
 }
 
+// A model's shard of 4 bytes is copied to the device after a plan's 2 bytes, and the
+// gradient to the host after a plan's 3; a byte takes a millisecond.
+TEST(TimeOnLink, SharesTheLinkWithCopiesOfAModelOnTheHost) {
+  Example example;
+  Trace& trace = example.trace;
+  trace.operator_names = {"aten.mm.default", "aten._to_copy.default"};
+  trace.storages = {
+      {.host_bytes = 4}, {.bytes = 4}, {.bytes = 4}, {.host_bytes = 4}};
+  trace.operators.resize(6);
+  const std::vector<double> ms = {1, 4, 3, 1, 4, 1};
+  for (const OperatorId k : trace.operators.ids())
+    trace.operators[k].runtime_ms = ms[IndexOf(k)];
+  // The second copy stays on the device.
+  const std::vector<OperatorId> copies = {1_op, 3_op, 4_op};
+  for (const StorageId source : {0_s, 1_s, 2_s}) {
+    TraceOperator& copy = trace.operators[copies[IndexOf(source)]];
+    copy.name = 1_name;
+    copy.reads = {source};
+    copy.outputs = {Next(source)};
+  }
+  for (const OperatorId k : trace.operators.ids())
+    example.simulation.steps.push_back({.op = k});
+  EXPECT_TRUE(HasOwnCopies(trace));
+  EXPECT_EQ(TimeOnLink(trace, example.simulation, BothWays(1e3)).stall_ms, 0);
+
+  example.simulation.offload.storages = {{.bytes = 2}, {.bytes = 3}};
+  example.simulation.offload.events = {{kFetch, 1_step, 0_moved},
+                                       {kUse, 3_step, 0_moved},
+                                       {kSend, 3_step, 1_moved},
+                                       {kRelease, 6_step, 1_moved}};
+  const LinkTime time = TimeOnLink(trace, example.simulation, BothWays(1e3));
+  // The shard is there 2 ms late, the gradient another 2.
+  EXPECT_DOUBLE_EQ(time.stall_ms, 4);
+  EXPECT_EQ(time.waits_ms, (std::vector<double>{0, 0, 0, 0}));
+}
+
 // Two storages of 4 and 2 bytes, made before and after an operator of 3 ms, are
 // released 1 ms later; a byte takes a millisecond.
 TEST(TimeOnLink, WaitsForWhatIsBeforeInTheQueue) {

@@ -182,6 +182,16 @@ TEST(Trace, StoragesMayBeOfOtherStreams) {
   EXPECT_THAT(ToJson(ReadTrace(ACPLAN_SEED_TRACE)), Not(HasSubstr("stream")));
 }
 
+TEST(Trace, StoragesMayBeOnTheHost) {
+  json small = SmallTrace();
+  small["storages"][5]["bytes"] = 0;
+  small["storages"][5]["host_bytes"] = 12;
+  const Trace t = ParseTrace(small.dump(), "t.json");
+  EXPECT_EQ(t.storages[5_s].host_bytes, 12);
+  EXPECT_EQ(t.storages[6_s].host_bytes, 0);
+  EXPECT_EQ(ParseTrace(ToJson(t), "t.json"), t);
+}
+
 TEST(Trace, OperatorsMayRunOnOtherStreams) {
   json small = SmallTrace();
   small["operators"][1]["stream"] = 2;
@@ -384,6 +394,8 @@ std::vector<BadRow> RowsOfWrongTypes() {
   add("/storages/5", "storages[5]", {"category"}, "0", "a string", "0");
   add("/storages/5", "storages[5]", {"born"}, "null", whole, "null");
   add("/storages/5", "storages[5]", {"stream"}, "-1", whole, "-1");
+  add("/storages/5", "storages[5]", {"host_bytes"}, "4",
+      "none for a storage with bytes on the device", "4");
   add("/operators/1", "operators[1]", {"stream"}, "-1", whole, "-1");
   add("/storages/5", "storages[5]", {"scope_end", "freed"}, "\"never\"",
       "a time from 1 to ", "\"never\"");
