@@ -149,13 +149,13 @@ def shard_experts(experts: Experts, mesh: DeviceMesh) -> None:
         setattr(experts, name, nn.Parameter(shard))
 
 
-def sharded_beside_experts(model: nn.Module, mesh: DeviceMesh) -> None:
+def sharded_beside_experts(model: nn.Module, mesh: DeviceMesh, **options: Any) -> None:
     """Shards experts over the ranks that have the same ones, and the rest over all."""
     whole = mesh["edp", "ep"]._flatten("dp")
     for block in model.get_submodule("blocks").children():
-        fully_shard(block.get_submodule("mlp.experts"), mesh=mesh["edp"])
-        fully_shard(block, mesh=whole)
-    fully_shard(model, mesh=whole)
+        fully_shard(block.get_submodule("mlp.experts"), mesh=mesh["edp"], **options)
+        fully_shard(block, mesh=whole, **options)
+    fully_shard(model, mesh=whole, **options)
 
 
 def _expert_case(

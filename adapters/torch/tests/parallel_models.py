@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -188,6 +188,8 @@ def adamw(parameters: Any) -> torch.optim.Optimizer:
 
 
 MIXED = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+PINNED: dict[str, Any] = {"offload_policy": CPUOffloadPolicy()}
+NOT_PINNED: dict[str, Any] = {"offload_policy": CPUOffloadPolicy(pin_memory=False)}
 
 CASES = [
     Case("fsdp", {"dp": 4}, [sharded("dp")]),
@@ -237,5 +239,48 @@ CASES = [
         "hsdp x tp",
         {"replicate": 2, "dp": 2, "tp": 2},
         [tensor_parallel(), sharded("replicate", "dp")],
+    ),
+    Case("on the host", {"dp": 4}, [sharded("dp", **PINNED)]),
+    Case("on the host, not pinned", {"dp": 4}, [sharded("dp", **NOT_PINNED)]),
+    Case(
+        "on the host, uneven, kept",
+        {"dp": 7},
+        [sharded("dp", reshard_after_forward=False, **PINNED)],
+        {"rank": 6},
+    ),
+    Case(
+        "on the host, resharded to 2, not pinned",
+        {"dp": 4},
+        [sharded("dp", reshard_after_forward=2, **NOT_PINNED)],
+    ),
+    Case(
+        "on the host, hsdp, bfloat16",
+        {"replicate": 2, "dp": 4},
+        [sharded("replicate", "dp", mp_policy=MIXED, **PINNED)],
+    ),
+    Case("on the host, prefetched", {"dp": 4}, [sharded("dp", prefetched=2, **PINNED)]),
+    Case(
+        "on the host, accumulated, clipped",
+        {"dp": 4},
+        [sharded("dp", **PINNED)],
+        {"accumulate": 2, "clip_grad_norm": 1.0},
+    ),
+    Case(
+        "on the host, synchronised last",
+        {"dp": 4},
+        [sharded("dp", **PINNED)],
+        {"accumulate": 3, "microbatch_context": synchronised_last},
+    ),
+    Case(
+        "on the host, fused update",
+        {"dp": 4},
+        [sharded("dp", **PINNED)],
+        {"optimizer": "adamw-fused"},
+    ),
+    Case("on the host, one rank", {"dp": 1}, [sharded("dp", **PINNED)]),
+    Case(
+        "on the host, fsdp x tp",
+        {"dp": 2, "tp": 2},
+        [tensor_parallel(), sharded("dp", **PINNED)],
     ),
 ]

@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import acplan
 from acplan._base.operators import CAST
 from acplan._base.ring_attention import ring_attention, run_ring, watch_ring_attention
+from acplan._base.sharded_modules import shards_on_host
 from acplan._base.stand_ins import inner_tensors, is_run_inside
 from acplan._base.tensors import block_bytes, tensors_of
 from acplan._step.microbatches import Microbatch
@@ -42,6 +43,7 @@ from parallel_attention import context_cases, kernels_on_cpu
 from parallel_experts import expert_cases
 from parallel_models import (
     MIXED,
+    NOT_PINNED,
     Case,
     loss_of,
     sharded,
@@ -85,6 +87,24 @@ def cases_of(world_size: int) -> list[Case]:
             {"replicate": 2, "dp": world_size // 2},
             [sharded("replicate", "dp")],
         ),
+        Case("on the host", dp, [sharded("dp", **NOT_PINNED)]),
+        Case(
+            "on the host, kept, bfloat16",
+            dp,
+            [sharded("dp", reshard_after_forward=False, mp_policy=MIXED, **NOT_PINNED)],
+        ),
+        Case(
+            "on the host, uneven, accumulated",
+            dp,
+            [sharded("dp", **NOT_PINNED)],
+            {"accumulate": 2},
+            vocabulary=51,
+        ),
+        Case(
+            "on the host, hsdp",
+            {"replicate": 2, "dp": world_size // 2},
+            [sharded("replicate", "dp", **NOT_PINNED)],
+        ),
         Case("tp, sequence", tp, [tensor_parallel()]),
         Case("tp, sequence, loss", tp, [tensor_parallel(loss=True)], loss_is_split=True),
         Case("fsdp x tp", {"dp": world_size // 2, "tp": 2}, [tensor_parallel(), sharded("dp")]),
@@ -114,6 +134,7 @@ class Watched(TorchDispatchMode):
         self._bytes: dict[int, int] = {}
         self._is_away = False
         self._only_collectives = False
+        self._is_sending = False
 
     @contextlib.contextmanager
     def looking_away(self) -> Iterator[None]:
@@ -121,7 +142,7 @@ class Watched(TorchDispatchMode):
         yield
         self._is_away = before
 
-    def hold(self, value: Any) -> None:
+    def hold(self, value: Any, is_on_host: bool = False) -> None:
         for tensor in tensors_of(value):
             while is_run_inside(type(tensor)):
                 (tensor,) = inner_tensors(tensor)
@@ -130,7 +151,8 @@ class Watched(TorchDispatchMode):
             if key in self._bytes or tensor.device.type != self._device:
                 continue
             self._bytes[key] = 0
-            self.set_bytes(key, storage.nbytes())
+            if not is_on_host:
+                self.set_bytes(key, storage.nbytes())
             weakref.finalize(storage, self._free, key).atexit = False
 
     def set_bytes(self, key: int, size: int) -> None:
@@ -142,7 +164,8 @@ class Watched(TorchDispatchMode):
 
     @contextlib.contextmanager
     def as_on_devices(self) -> Iterator[None]:
-        """Looks away, within the block, from what gloo runs while a reduction ends."""
+        """Looks away, within the block, from what gloo runs while a reduction ends, and lets
+        FSDP copy parameters and gradients between host and device, which are one here."""
         # Earlier versions have another name for it.
         is_new = hasattr(dist, "reduce_scatter_single")
         name = "reduce_scatter_single" if is_new else "reduce_scatter_tensor"
@@ -155,11 +178,27 @@ class Watched(TorchDispatchMode):
             finally:
                 self._only_collectives = False
 
+        to: Any = torch.Tensor.to
+
+        def copy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if "non_blocking" not in kwargs:
+                return to(tensor, *args, **kwargs)
+            # Memory is not pinned, so that copies to the host block.
+            self._is_sending = not kwargs["non_blocking"]
+            try:
+                return CAST(tensor)
+            finally:
+                self._is_sending = False
+
         setattr(dist, name, reduce)
+        # The class inherits the method: what is set here hides it. mypy allows no method to be
+        # assigned.
+        torch.Tensor.to = copy  # type: ignore[method-assign]
         try:
             yield
         finally:
             setattr(dist, name, plain)
+            del torch.Tensor.to
 
     def note_resize(self, storage: torch.UntypedStorage, _: int) -> None:
         key = storage._cdata
@@ -185,7 +224,7 @@ class Watched(TorchDispatchMode):
         # The trace has such a constant, and such a copy of counts, on the host.
         is_on_host = func is CAST and out.dtype == torch.long
         if not is_on_host and func is not torch.ops.aten.lift_fresh.default:
-            self.hold(out)
+            self.hold(out, self._is_sending)
         self.operators.append((name, [tuple(t.shape) for t in tensors_of(out)]))
         self.live_bytes.append(self._now)
         return out
@@ -275,13 +314,14 @@ class Rank:
         for k in range(last):
             self.run(model, tokens, k)
         watched = Watched("cpu")
-        tensors = [*model.parameters(), *model.buffers(), *whole_gradients(model)]
+        tensors = [*model.buffers(), *whole_gradients(model), *self.buffers(model)]
         tensors += [tokens] if any(self.inputs()) else []
-        tensors += self.buffers(model)
+        watched.hold(tensors)
+        tensors = [*model.parameters()]
         tensors += [p.grad for p in model.parameters() if p.grad is not None]
         for state in optimizer.state.values():
             tensors += [value for value in state.values() if value.dim()]
-        watched.hold(tensors)
+        watched.hold(tensors, is_on_host=bool(shards_on_host(model)))
         del tensors
         with watched.as_on_devices(), resizes_noted(watched.note_resize), watched:
             self.run(model, tokens, last)

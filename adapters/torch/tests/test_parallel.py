@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,10 +24,14 @@ from torch.distributed.tensor.parallel import loss_parallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import acplan
+from acplan._base.host_links import link_of_gpu
+from acplan._base.tensors import block_bytes
+from acplan._device.host_copy_times import UPDATED_ON_CPU
+from acplan._device.kernel_times import LAUNCH_SECONDS
 from acplan._step.training_step import TrainingStep, training_step
 from parallel_attention import context_cases
-from parallel_experts import expert_cases
-from parallel_models import CASES, Case, loss_of, sharded, tensor_parallel
+from parallel_experts import expert_cases, sharded_beside_experts
+from parallel_models import CASES, PINNED, Case, loss_of, sharded, tensor_parallel
 from run_events import difference, predicted_requests, real_requests
 
 _BY_NAME = {case.name: case for case in (*CASES, *context_cases(2), *expert_cases(2))}
@@ -67,6 +72,7 @@ def step_with(
         "fsdp x tp",
         "tp, sequence, loss",
         "synchronised last",
+        "on the host, hsdp, bfloat16",
         "cp, all-to-all",
         "fsdp x ep, uneven counts",
     ],
@@ -87,8 +93,13 @@ def _gathers(names: list[str]) -> int:
     return names.count("c10d._allgather_base_.default")
 
 
-def test_a_layer_around_sharded_experts_gathers_their_parameters_once() -> None:
+@pytest.mark.parametrize("options", [{}, PINNED], ids=["on the device", "on the host"])
+def test_a_layer_around_sharded_experts_gathers_their_parameters_once(
+    options: dict[str, Any],
+) -> None:
     (case,) = [case for case in expert_cases(4) if case.name == "fsdp x ep"]
+    shard = functools.partial(sharded_beside_experts, **options)
+    case = dataclasses.replace(case, functions=[*case.functions[:-1], shard])
     tokens = tokens_of(case)
     trace = acplan.trace(case.make_on_meta, tokens, progress=False, **case.arguments)
     gathers = _gathers([operator["name"] for operator in trace.data["operators"]])
@@ -133,9 +144,10 @@ def test_a_layer_is_no_unit_if_the_hooks_of_its_experts_do_more_than_gather(
     assert [call.get("no_grad") for call in calls] == [True]
 
 
-def test_requests_to_the_allocator_are_those_of_the_sharded_model() -> None:
+@pytest.mark.parametrize("name", ["hsdp, bfloat16", "on the host"])
+def test_requests_to_the_allocator_are_those_of_the_sharded_model(name: str) -> None:
     """Each stream has its own blocks: copies and collectives of FSDP run beside the step."""
-    case = _BY_NAME["hsdp, bfloat16"]
+    case = _BY_NAME[name]
     trace = acplan.trace(
         case.make_on_meta, _TOKENS, workspaces=False, progress=False, **case.arguments
     )
@@ -177,20 +189,97 @@ def test_a_model_that_is_parallel_already_is_traced_as_it_is() -> None:
         loss_of(model, _TOKENS).backward()
 
 
-def test_offload_of_fully_shard_is_refused() -> None:
-    case, refused = _BY_NAME["hsdp x tp"], "model: the CPU offload of fully_shard"
-    options: Any = {"forward_fn": loss_of, "progress": False}
-    with (
-        _parallel_already(case, CPUOffloadPolicy(pin_memory=False)) as model,
-        pytest.raises(acplan.AcplanError, match=refused),
-    ):
-        acplan.trace(model, _TOKENS, **options)
-    options |= {
-        "mesh": {"dp": 4},
-        "parallelize": sharded("dp", offload_policy=CPUOffloadPolicy()),
+def test_a_model_on_the_host_that_is_parallel_already_stays_there() -> None:
+    policy = CPUOffloadPolicy(pin_memory=False)
+    functions = [tensor_parallel(), sharded("replicate", "dp", offload_policy=policy)]
+    case = dataclasses.replace(_BY_NAME["hsdp x tp"], functions=functions)
+    expected = acplan.trace(case.make_on_meta, _TOKENS, progress=False, **case.arguments)
+    with _parallel_already(case, policy) as model:
+        own = acplan.trace(model, _TOKENS, forward_fn=loss_of, progress=False)
+        assert own.data | {"parallel": 0} == expected.data | {"parallel": 0}
+        loss_of(model, _TOKENS).backward()
+
+
+def _copies(trace: acplan.Trace) -> list[tuple[str, int, int, float]]:
+    """Returns the copies to the host and back: where to, the stream, bytes and time."""
+    storages = trace.data["storages"]
+    copies = []
+    for operator in trace.data["operators"]:
+        on_host = [storages[s].get("host_bytes", 0) for s in operator["reads"]]
+        results = [storages[s] for s in operator["outputs"]]
+        if operator["name"] != "aten._to_copy.default" or len(on_host) != 1:
+            continue
+        (result,) = results
+        stream, time = operator.get("stream", 0), operator["runtime_ms"]
+        if on_host[0] and result["bytes"]:
+            copies.append(("device", stream, result["bytes"], time))
+        elif not on_host[0] and result.get("host_bytes"):
+            copies.append(("host", stream, result["host_bytes"], time))
+    return copies
+
+
+def test_shards_come_from_the_host_and_gradients_go_there() -> None:
+    trace, plain = _trace("on the host"), _trace("fsdp")
+    link = link_of_gpu("a100")
+    shards = len(trace.data["model_tensors"]["parameters"])
+    # Blocks, with 12 parameters each, are gathered in both passes, the root in one.
+    assert Counter((where, stream) for where, stream, _, _ in _copies(trace)) == {
+        ("device", 1): shards + 24,
+        ("host", 3): shards,
     }
-    with pytest.raises(acplan.AcplanError, match=refused):
-        acplan.trace(case.make, _TOKENS, **options)
+    for where, _, size, time in _copies(trace):
+        rate = link.to_host if where == "host" else link.to_device
+        assert time == pytest.approx(1e3 * (LAUNCH_SECONDS + size / rate))
+    on_host = [s for s in trace.data["storages"] if "host_bytes" in s]
+    assert {s["category"] for s in on_host} >= {"parameter", "gradient", "optimizer"}
+    assert not any(s["bytes"] for s in on_host)
+    # The device has the same step without shards, gradients and states.
+    state = sum(
+        block_bytes(s["bytes"])
+        for s in plain.data["storages"]
+        if s["born"] < 0 and s["category"] in ("parameter", "optimizer")
+    )
+    assert plain.live_bytes[0] - trace.live_bytes[0] == state > 0
+    (note,) = [note for note in trace.data["notes"] if "host's memory" in note]
+    assert "fully_shard" in note
+
+
+def test_a_fused_update_on_the_host_takes_the_time_of_a_measured_one() -> None:
+    trace = _trace("on the host, fused update")
+    parameters = trace.data["model_tensors"]["parameters"]
+    (update,) = [o for o in trace.data["operators"] if "_fused_adamw_" in o["name"]]
+    seconds = sum(p["bytes"] for p in parameters) / 4 / UPDATED_ON_CPU
+    assert update["runtime_ms"] == pytest.approx(1e3 * (LAUNCH_SECONDS + seconds), rel=0.02)
+
+
+def test_a_plan_s_results_may_be_on_the_host_beside_the_parameters() -> None:
+    """Their copies share the link."""
+    case = _BY_NAME["on the host"]
+    trace = acplan.trace(
+        case.make_on_meta, _TOKENS, workspaces=False, progress=False, **case.arguments
+    )
+    plan = acplan.plan(trace, "min", offload="pcie4")
+    assert plan.data["offload"]["sent_bytes"] > 0
+    verification = acplan.verify(
+        case.make_on_meta, plan, _TOKENS, trace=trace, **case.arguments
+    )
+    assert verification.first_difference() is None
+
+
+def test_the_host_waits_for_copies_of_memory_that_is_not_pinned() -> None:
+    """Operators that it queues later wait for them on all streams."""
+    pinned, other = _trace("on the host"), _trace("on the host, not pinned")
+    waits = [
+        [operator.get("waits", []) for operator in t.data["operators"]] for t in (pinned, other)
+    ]
+    assert pinned.live_bytes == other.live_bytes
+    assert all({*few} <= {*many} or max(few) <= max(many) for few, many in zip(*waits))
+    assert sum(map(len, waits[0])) < sum(map(len, waits[1]))
+    # The update waits for the last copy in both.
+    update = pinned.data["backward_end"]
+    for trace in (pinned, other):
+        last = max(k for k, o in enumerate(trace.data["operators"]) if o.get("stream") == 3)
+        assert any(last in o.get("waits", []) for o in trace.data["operators"][last:update])
 
 
 def test_fsdp1_is_refused() -> None:

@@ -28,7 +28,8 @@ def test_ranks_are_as_traced(tmp_path: pathlib.Path) -> None:
 
 
 def test_further_ranks_are_as_traced(tmp_path: pathlib.Path) -> None:
-    _check(tmp_path, ["fsdp, bfloat16"], _CHECKS)
+    """The host of the second case is the device, with copies between."""
+    _check(tmp_path, ["fsdp, bfloat16", "on the host, kept, bfloat16"], _CHECKS)
 
 
 def test_stages_of_pipelines_are_as_traced(tmp_path: pathlib.Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from acplan._base.errors import AcplanError
+from acplan._device.host_copy_times import UPDATED_ON_CPU
 from acplan._files.display import size
 from acplan._files.trace_file import Trace
 from acplan._program.plan import plan
@@ -14,9 +15,6 @@ LEVER = "optimizer: state on the host"
 _COPIES = "acplan."  # the operators of acplan._base.host_copies
 _SHARES_TRIED = 3
 _INFEASIBLE = (3, 4)  # exit codes: proven infeasible, and nothing found in time
-# Parameters that DeepSpeed's CPU-Adam updates in a second: 11.6 billion in 8.2 seconds
-# (deepspeedai/DeepSpeed#735). Processors differ.
-_UPDATED_ON_CPU = 11.6e9 / 8.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +110,7 @@ def compare(
         on_host.accumulate * sum(_times(on_host, _COPIES)),
         _side(plain, budget_bytes, options),
         _side(on_host, budget_bytes, options),
-        cpu_ms=None if updated_on_cpu is None else 1e3 * updated_on_cpu / _UPDATED_ON_CPU,
+        cpu_ms=None if updated_on_cpu is None else 1e3 * updated_on_cpu / UPDATED_ON_CPU,
     )
     if result.plain.added_ms == 0 or result.on_host.added_ms is None:
         return result  # fewer copies gain nothing, or fewer bytes do not fit either

@@ -26,6 +26,19 @@ def groups_of(module: FSDPModule) -> list[Any]:
     return [state._fsdp_param_group] if state._fsdp_param_group else []
 
 
+def shards_on_host(model: torch.nn.Module) -> set[int]:
+    """Returns the ids of the rank's own parts of parameters that fully_shard keeps in the
+    host's memory."""
+    return {
+        id(parameter.sharded_param._local_tensor)
+        for module in model.modules()
+        if isinstance(module, FSDPModule)
+        for group in groups_of(module)
+        for parameter in group.fsdp_params
+        if parameter.offload_to_cpu
+    }
+
+
 @contextlib.contextmanager
 def hooks_replaced(
     module: FSDPModule, before: Callable[[Hook], Hook], after: Callable[[Hook], Hook]

@@ -76,6 +76,10 @@ Replaced in PyTorch (_base/patching.py says how to read the list):
     torch.cuda.default_stream
         fake_streams.py, fake_streams: streams and events have numbers, and nothing waits; what
         would wait is noted. For ranks of parallel models alone, with CUDA as without.
+    torch.Tensor.pin_memory
+    torch.Tensor.is_pinned
+        pinned_fakes.py, pinned_fakes: a fake tensor is pinned without a device, and knows that
+        it is. For ranks of parallel models alone.
     torch._subclasses.fake_tensor.FakeTensorMode.avoid_device_init, private
     torch._subclasses.fake_tensor.init_gpu_context, private
         fake_cuda.py, fake_cuda: no fake tensor starts the device. Up to 2.11 the second makes a

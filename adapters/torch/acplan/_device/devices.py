@@ -14,8 +14,8 @@ from acplan._base.process_groups import is_collective
 from acplan._base.tensors import is_sparse
 from acplan._device.collective_times import collective_seconds, link_of
 from acplan._device.gpu_table import accelerators, kernel_figure, kind_errors
-from acplan._device.host_copy_times import copy_ms, is_host_copy
-from acplan._device.kernel_times import kernel_seconds
+from acplan._device.host_copy_times import copy_ms, host_seconds, is_host_copy
+from acplan._device.kernel_times import LAUNCH_SECONDS, kernel_seconds
 from acplan._device.product_times import AttentionShares, Call
 
 _TERA = 1e12
@@ -114,6 +114,22 @@ class Device:
     def traffic_ms(self, byte_count: float) -> float:
         """Returns the time of a streaming kernel."""
         return byte_count / self.memory_rate * 1e3
+
+
+def time_of(
+    device: Device,
+    run: OperatorRun,
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    with_host: bool,
+) -> float:
+    """Returns the milliseconds of an operator. If `with_host`, those of the host's memory count
+    as such: the CPU runs them, or they copy between its memory and the device."""
+    link = link_of_gpu(known_as(device.name))
+    seconds = host_seconds(run.func, inputs, outputs, link) if with_host else None
+    if seconds is None:
+        return device.runtime_ms(run, inputs, outputs)
+    return (LAUNCH_SECONDS + seconds) * 1e3
 
 
 def _rounds_to_tfloat32(is_convolution: bool) -> bool:

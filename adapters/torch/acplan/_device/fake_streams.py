@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from acplan._base.patching import set_attribute
-from acplan._device.stream_waits import Mark, mark_of, wait_for
+from acplan._device.pinned_fakes import pinned_fakes
+from acplan._device.stream_waits import Mark, mark_of, wait_for, wait_on_host
 
 
 class FakeStream:
@@ -37,7 +38,7 @@ class FakeStream:
         return event
 
     def synchronize(self) -> None:
-        pass
+        wait_on_host(mark_of(self.number))
 
     def query(self) -> bool:
         return True
@@ -57,7 +58,7 @@ class FakeEvent:
         wait_for(_number_of(stream), self._mark)
 
     def synchronize(self) -> None:
-        pass
+        wait_on_host(self._mark)
 
     def query(self) -> bool:
         return True
@@ -91,8 +92,8 @@ def group_stream_number(group: str) -> int:
 
 @contextlib.contextmanager
 def fake_streams() -> Iterator[None]:
-    """Gives the block fake streams and events in place of CUDA's. Streams have numbers in the
-    order in which they are made."""
+    """Gives the block fake streams and events in place of CUDA's, and lets fake tensors be
+    pinned. Streams have numbers in the order in which they are made."""
     global _numbers
     default = FakeStream(0)
     _numbers = itertools.count(1)
@@ -122,6 +123,7 @@ def fake_streams() -> Iterator[None]:
         "default_stream": lambda device=None: default,
     }
     with contextlib.ExitStack() as undo:
+        undo.enter_context(pinned_fakes())
         for name, function in functions.items():
             undo.enter_context(set_attribute(torch.cuda, name, function))
         _open_streams.append(default)

@@ -9,6 +9,7 @@ to wait for since the operator before it: events, other streams, results of coll
   of a communicator.
 - An operator that reads the result of a collective on a group's stream waits for it, also when
   it runs again without the operator that waited first.
+- When the host waits, every operator that it queues from then on waits for the same.
 """
 
 from collections.abc import Iterable
@@ -24,6 +25,7 @@ class StreamWaits:
         self._pending: dict[int, Operators] = {}  # by stream: what its next operator waits for
         self._collectives: dict[str, int] = {}  # by group: its last collective
         self._results: dict[int, int] = {}  # by storage: the collective on a group's stream
+        self._ended: Operators = {}  # what the host has waited for
 
     def mark(self, stream: int) -> "Operators":
         """Returns the operators that have ended when a stream has run all that it has now."""
@@ -36,6 +38,12 @@ class StreamWaits:
         """Lets a stream wait for operators before it runs another one."""
         _add(self._pending.setdefault(stream, {}), operators)
 
+    def wait_on_host(self, operators: "Operators") -> None:
+        """Lets the host wait for operators before it queues others."""
+        _add(self._ended, operators)
+        for stream in self._last:
+            self.wait(stream, operators)
+
     def wait_for_result(self, stream: int, storage: int) -> None:
         """Lets a stream wait for the collective that makes a storage, if any does."""
         if storage in self._results:
@@ -45,6 +53,8 @@ class StreamWaits:
         """Adds an operator that uses these storages. Returns the operators of other streams
         for which it waits, in ascending order."""
         waits = self._pending.pop(stream, {})
+        if stream not in self._last:
+            _add(waits, self._ended)
         for storage in storages:
             if storage in self._results:
                 _add(waits, self._alone(self._results[storage]))
@@ -94,6 +104,12 @@ def wait_for(stream: int, mark: Mark | None) -> None:
     """Lets a stream wait for a mark. A mark of an earlier recording has ended."""
     if mark is not None and open_waits and mark[0] is open_waits[-1]:
         mark[0].wait(stream, mark[1])
+
+
+def wait_on_host(mark: Mark | None) -> None:
+    """Lets the host wait for a mark. A mark of an earlier recording has ended."""
+    if mark is not None and open_waits and mark[0] is open_waits[-1]:
+        mark[0].wait_on_host(mark[1])
 
 
 def waits_at_once(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -35,9 +35,6 @@ Parallelize = Shard | Sequence[Shard]
 
 # Names of groups are these numbers and those after them; a program's own are small.
 _FIRST_NAME = 1_000_000
-# The operator of CPUOffloadPolicy, of which PyTorch has no fake.
-_PINS = "aten._pin_memory.default"
-_OFFLOADS = "model: the CPU offload of fully_shard is not traced"
 _TABLES = (
     "pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "tags_to_pg", "pg_to_tag",
 )  # fmt: skip
@@ -112,12 +109,7 @@ class Parallel:
     def shard(self, model: torch.nn.Module, mesh: DeviceMesh) -> None:
         """Shards a model on fake tensors."""
         for function in self.functions:
-            try:
-                result = function(model, mesh)
-            except AssertionError as error:
-                if _PINS not in str(error):
-                    raise
-                raise AcplanError(_OFFLOADS) from error
+            result = function(model, mesh)
             if result is not None and result is not model:
                 raise AcplanError(
                     "parallelize: expected the model itself, sharded in place, found "
@@ -163,10 +155,6 @@ def require_traceable(model: torch.nn.Module) -> None:
             raise AcplanError(
                 "model: FullyShardedDataParallel (FSDP1) is not traced: shard by fully_shard"
             )
-        if isinstance(module, FSDPModule) and any(
-            p.offload_to_cpu for group in groups_of(module) for p in group.fsdp_params
-        ):
-            raise AcplanError(_OFFLOADS)
 
 
 def way_out_of_shapes(model: torch.nn.Module) -> str:

@@ -28,7 +28,8 @@ from acplan._base.source_lines import SourceLines
 from acplan._base.stand_ins import is_run_inside
 from acplan._base.tensors import block_bytes, tensors_of
 from acplan._base.triton_kernels import is_launch
-from acplan._device.devices import Device, OperatorRun
+from acplan._device.devices import Device, OperatorRun, time_of
+from acplan._device.host_copy_times import blocks_host
 from acplan._device.stream_waits import StreamWaits, open_waits
 from acplan._device.workspaces import is_product, persistent_bytes, workspace_bytes
 from acplan._fakes.value_readers import readers
@@ -191,11 +192,8 @@ class Recorder(TorchDispatchMode):
         if is_launch(func):
             read_tensors, written_tensors = log.plain(args[1]), mutates
         is_mere_view = is_view and not is_collective(func)
-        run, filled = (
-            OperatorRun(func, args, kwargs, out),
-            [*outputs, *log.storages_of(mutates)],
-        )
-        own_reads = [] if is_mere_view else reads
+        run = OperatorRun(func, args, kwargs, out)
+        own_reads, filled = [] if is_mere_view else reads, [*outputs, *log.storages_of(mutates)]
         stream, waits = add_operator(self._waits, run, own_reads, filled)
         if is_once := log.once is not None:
             reads, outputs = [], _unused_again(log, reads, outputs)
@@ -203,13 +201,16 @@ class Recorder(TorchDispatchMode):
         # Lists that an operator changes in place are no results.
         changed = written_tensors or mutates
         is_free = is_mere_view or not changed or "empty" in name
+        on_host = log.has_host_parameters and not is_free
+        if on_host and blocks_host(func, kwargs, read_tensors, changed):
+            self._waits.wait_on_host(self._waits.mark(stream))
         log.operators.append(
             Operator(
                 name=name,
                 call=log.open_call,
                 runtime_ms=0.0
                 if is_free or self._device is None
-                else self._device.runtime_ms(run, read_tensors, changed),
+                else time_of(self._device, run, read_tensors, changed, on_host),
                 reads=reads,
                 outputs=outputs,
                 results=tensors,

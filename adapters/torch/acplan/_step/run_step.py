@@ -42,6 +42,7 @@ def _register(recorder: Recorder, step: Step, optimizer: torch.optim.Optimizer) 
 
     for parameter in step.model.parameters():
         add(parameter, "parameter")
+    log.has_host_parameters = not all(storage.on_device for storage in log.storages)
     for buffer in step.model.buffers():
         add(buffer, "buffer")
     add((step.args, step.kwargs, step.held_tensors), "input")

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from acplan._base.errors import AcplanError, DependsOnValues
 from acplan._base.interrupts import uninterrupted
+from acplan._base.sharded_modules import shards_on_host
 from acplan._base.stand_ins import is_run_inside
 from acplan._base.tensors import is_sparse, tensors_in
 from acplan._base.torchscript import holders_of
@@ -440,15 +441,17 @@ def _faked(
     param_dtype: torch.dtype | None = None,
     beginning: Beginning | None = None,
 ) -> Iterator[Callable[[Any], Any]]:
-    """Replaces every tensor of the model by a fake one on the device, within the block. Yields
-    the function that does so."""
+    """Replaces every tensor of the model by a fake one, on the device unless fully_shard keeps
+    it on the host, within the block. Yields the function that does so."""
     fakes: dict[int, Any] = {}
+    on_host = shards_on_host(model)
 
     def plain(value: torch.Tensor) -> torch.Tensor:
         is_cast = isinstance(value, torch.nn.Parameter) and value.is_floating_point()
         dtype = param_dtype if is_cast and param_dtype else value.dtype
         with mode, torch.no_grad():
-            data = torch.empty_strided(value.shape, value.stride(), dtype=dtype, device="cuda")
+            device = "cpu" if id(value) in on_host else "cuda"
+            data = torch.empty_strided(value.shape, value.stride(), dtype=dtype, device=device)
         mode.give_value(data, value)
         return data
 

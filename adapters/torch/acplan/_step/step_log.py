@@ -38,6 +38,8 @@ class StepLog:
         self.open_calls: list[int] = []
         self.is_forward = True
         self.is_quiet = False
+        # Parameters of the model are in the host's memory.
+        self.has_host_parameters = False
         # The arguments of a hook whose operators run once, if one runs.
         self.once: set[int] | None = None
         self._numbers: dict[int, int] = {}

@@ -9,7 +9,7 @@ from acplan._base.torchscript import notes_of_scripts
 from acplan._device.devices import Device
 from acplan._device.host_times import host_times_of
 from acplan._files.fingerprint import WEIGHTS, weights_of
-from acplan._files.trace_file import DIFFERENTIATES
+from acplan._files.trace_file import DIFFERENTIATES, live_bytes
 from acplan._step.host_reads import with_reads_of_host
 from acplan._step.inner_passes import held_until
 from acplan._step.recorder import Recorder
@@ -85,6 +85,7 @@ def trace_data(step: Step, device: Device, recorded: Recorded) -> dict[str, Any]
         "notes": [
             *step.notes,
             *log.inner_passes.notes(),
+            *_notes_of_host(log),
             *notes_of_scripts(step.model),
         ],
         **({} if step.beginning is None else step.beginning.of_trace()),
@@ -103,6 +104,11 @@ def _operators(log: StepLog, recasts: Mapping[int, list[int]]) -> list[dict[str,
 
 
 def _storages(recorded: Recorded) -> list[dict[str, Any]]:
+    has_host_parameters = recorded.full.log.has_host_parameters
+
+    def host_bytes(size: int) -> dict[str, int]:
+        return {"host_bytes": size} if has_host_parameters and size else {}
+
     return [
         {
             "bytes": storage.bytes if storage.on_device else 0,
@@ -111,12 +117,25 @@ def _storages(recorded: Recorded) -> list[dict[str, Any]]:
             "freed": storage.freed,
         }
         | ({"stream": storage.stream} if storage.stream else {})
+        | ({} if storage.on_device else host_bytes(storage.bytes))
         | (
             {"scope_end": recorded.scopes.log.storages[index].freed}
             if 0 <= storage.born < recorded.marks.forward_end
             else {}
         )
         for index, storage in enumerate(recorded.full.log.storages)
+    ]
+
+
+def _notes_of_host(log: StepLog) -> list[str]:
+    """Returns the note on the most bytes that the host has of a model with parameters there."""
+    if not log.has_host_parameters:
+        return []
+    storages = [s for s in log.storages if not s.on_device]
+    most = max(live_bytes([(s.born, s.freed, s.bytes) for s in storages], log.now), default=0)
+    return [
+        "fully_shard keeps parameters, gradients and the optimizer's states in the host's "
+        f"memory, up to {most:,} bytes"
     ]
 
 
