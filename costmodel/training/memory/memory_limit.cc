@@ -110,4 +110,12 @@ double PyTorchBytes(const MemoryLimit& limit, const TrainingJob& job) {
   return (1 - limit.allocator_loss) * ReservedBytes(limit, job);
 }
 
+double KnownBudgets::Find(const MemoryLimit& limit, const TrainingJob& job) {
+  const TrainingStrategy& s = job.strategy;
+  const auto [entry, is_new] =
+      budgets_.try_emplace({s.pipeline, s.optimizer_copies}, 0);
+  if (is_new) entry->second = PyTorchBytes(limit, job);
+  return entry->second;
+}
+
 }  // namespace acplan::costmodel

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "costmodel/training/strategy/training_job.h"
@@ -37,5 +40,16 @@ double CommunicatorBytes(const TrainingJob& job);
 // tensors may have; 0 if there are none.
 double ReservedBytes(const MemoryLimit& limit, const TrainingJob& job);
 double PyTorchBytes(const MemoryLimit& limit, const TrainingJob& job);
+
+// The results of PyTorchBytes that a search has computed, for one limit and strategies that
+// differ only in the pipeline, the sharding, and in layers that are recomputed or offloaded.
+class KnownBudgets {
+ public:
+  double Find(const MemoryLimit& limit, const TrainingJob& job);
+
+ private:
+  // The keys are the pipeline's stages and the groups that share optimizer states.
+  std::map<std::pair<int64_t, int64_t>, double> budgets_ = {};
+};
 
 }  // namespace acplan::costmodel

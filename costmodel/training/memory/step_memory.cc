@@ -383,9 +383,10 @@ RankMemory MemoryOfStage(const TrainingJob& job, const LayerMemories& layers,
 }
 
 double MostBytesOf(const TrainingJob& job, const LayerMemories& layers,
-                   const std::vector<StageKind>& kinds) {
+                   const std::vector<StageKind>& kinds, double limit) {
   double most = 0;
   for (const StageKind& kind : kinds) {
+    if (most > limit) break;
     most = std::max(
         most, MemoryOfStage(job, layers, kind.content, kind.first).Total());
   }

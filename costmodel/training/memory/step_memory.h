@@ -72,9 +72,10 @@ RankMemory MemoryOfStage(const TrainingJob& job, const LayerMemories& layers,
                          const StageContent& stage, size_t index);
 
 // Returns the bytes of the stage with the highest peak. Among equal stages that is the
-// first one, which has most microbatches in flight.
+// first one, which has most microbatches in flight. If a stage has more bytes than `limit`,
+// the result is some number above it.
 double MostBytesOf(const TrainingJob& job, const LayerMemories& layers,
-                   const std::vector<StageKind>& kinds);
+                   const std::vector<StageKind>& kinds, double limit);
 
 // Returns the memory of stage `index`, whose layers hold `keeping`.
 RankMemory MemoryOfKeeping(const TrainingJob& job, const StageContent& stage,

@@ -113,6 +113,7 @@ class CandidateFinder {
   const std::vector<KnownStructure>& structures_;
   bool has_plain_;
   LayerMemories memories_ = {};
+  KnownBudgets budgets_ = {};
   KnownUnitTimes times_ = {};
   FoundCandidates result_ = {};
 };
@@ -135,8 +136,10 @@ void CandidateFinder::Try(const std::vector<StageKind>& kinds) {
       CombineStepTime(job_, times_.TimesOf(job_), kinds).Total();
   if (least > question_.cutoff) return;
   // It needs no recomputation: the strategy is in the list already.
-  const double budget = PyTorchBytes(question_.limit, job_);
-  if (has_plain_ && MostBytesOf(job_, memories_, kinds) <= budget) return;
+  const double budget = budgets_.Find(question_.limit, job_);
+  if (has_plain_ && MostBytesOf(job_, memories_, kinds, budget) <= budget) {
+    return;
+  }
   const PlannedUnit& unit = Unit();
   const PlanProblem problem{job_, unit.times, unit.layers, kinds, budget};
   if (!DoesLeastFit(problem)) return;

@@ -83,6 +83,10 @@ class UnitSearch {
   void TryStatedLayers(const Kinds& kinds);
   void TryOffload(const Kinds& kinds);
   void TryOne(const Kinds& kinds);
+  bool Fits(const Kinds& kinds) {
+    const double budget = budgets_.Find(question_.limit, job_);
+    return MostBytesOf(job_, layers_, kinds, budget) <= budget;
+  }
   void Rank(const StepTime& time, double bytes);
   double Distance();
 
@@ -90,7 +94,7 @@ class UnitSearch {
   const SearchQuestion& question_;
   BestStrategies best_;
   MeasuredList measured_ = {};
-  double budget_ = 0;  // of the strategy that is tried
+  KnownBudgets budgets_ = {};
   LayerMemories layers_ = {};
   KnownUnitTimes units_ = {};
   StrategySearch result_ = {};
@@ -98,8 +102,9 @@ class UnitSearch {
 
 void UnitSearch::TryOne(const Kinds& kinds) {
   ++result_.evaluated;
-  const double bytes = MostBytesOf(job_, layers_, kinds);
-  if (bytes > budget_) return;
+  const double budget = budgets_.Find(question_.limit, job_);
+  const double bytes = MostBytesOf(job_, layers_, kinds, budget);
+  if (bytes > budget) return;
   ++result_.fitting;
   Rank(CombineStepTime(job_, units_.TimesOf(job_), kinds), bytes);
 }
@@ -147,11 +152,11 @@ void UnitSearch::TryLayers(const Kinds& kinds) {
   int64_t low = 1;
   int64_t high = most;
   layers = 0;
-  if (most > 0 && MostBytesOf(job_, layers_, kinds) <= budget_) {
+  if (most > 0 && Fits(kinds)) {
     while (low < high) {
       layers = (low + high) / 2;
       ++result_.evaluated;
-      if (MostBytesOf(job_, layers_, kinds) <= budget_) {
+      if (Fits(kinds)) {
         high = layers;
       } else {
         low = layers + 1;
@@ -185,7 +190,7 @@ void UnitSearch::TryOffload(const Kinds& kinds) {
   const auto fits = [&](int64_t layers) {
     ++result_.evaluated;
     s.offloaded_layers = layers;
-    return MostBytesOf(job_, layers_, kinds) <= budget_;
+    return Fits(kinds);
   };
   int64_t low = 0;  // does not fit
   int64_t high = most;
@@ -213,8 +218,6 @@ StrategySearch UnitSearch::Run() {
     for (const Sharding sharding :
          ShardingsOf(s, question_.job, question_.space)) {
       s = WithSharding(std::move(s), sharding);
-      // Neither recomputed nor offloaded layers change it.
-      budget_ = PyTorchBytes(question_.limit, job_);
       if (s.recomputation == Recomputation::kFull &&
           (question_.space.full_layers > 0 || s.every_layers > 0)) {
         TryStatedLayers(layout.kinds);
