@@ -5,9 +5,11 @@ Writes data/training/errors.csv: the errors of predictions of runs that had no p
 from which intervals are made, and prints how many measured times the intervals contain if each
 source is left out of them. The numbers of SYSTEMS.json are fitted to RUNS.csv
 
-- without each source in turn, for the errors of a source of its own (left_out source), and
+- without each source in turn, for the errors of a source of its own (left_out source),
 - without each of four parts of all sources, for the errors of runs beside others of their
-  source (left_out group). All runs of a group are in the same part.
+  source (left_out group). All runs of a group are in the same part. And
+- without each generation of GPUs, for the errors of GPUs of which no run was measured
+  (left_out generation). Their numbers are the priors.
 
 --unfitted RUNS.csv adds runs that have no part in SYSTEMS.json: those of new sources all, and
 up to 40 of each source that was fitted, the first by the hash of their names. --systems-folder
@@ -21,6 +23,7 @@ import csv
 import hashlib
 import json
 import pathlib
+import re
 import subprocess
 import tempfile
 
@@ -35,6 +38,12 @@ def read(path):
         return list(csv.DictReader(file))
 
 
+def generation_of(gpu):
+    """Returns the letters that GPUs of one generation have in common, as run_kind.h does."""
+    letters = re.match("[A-Za-z]*", gpu).group()
+    return letters[1:] if len(letters) == 2 and letters[0] == "G" else letters
+
+
 def parts_of(runs):
     """Returns the ids that are left out together, by the name of the fit, with their kind."""
     groups = collections.defaultdict(dict)
@@ -44,6 +53,7 @@ def parts_of(runs):
         place = places.setdefault(run.get("group") or run["id"], len(places))
         left_out["group", f"part-{place % PARTS}"].add(run["id"])
         left_out["source", run["source"]].add(run["id"])
+        left_out["generation", f"gpu-{generation_of(run['gpu'])}"].add(run["id"])
     return dict(sorted(left_out.items()))
 
 

@@ -26,13 +26,19 @@ std::string RangeText(const costmodel::Interval& interval, double seconds) {
 }
 
 std::string NearestText(const Confidence& confidence) {
+  const std::string_view generation =
+      confidence.has_generation
+          ? ""
+          : "\nno run on a GPU of this generation was measured";
   if (confidence.nearest.empty()) {
-    return "no measured run is near: an extrapolation";
+    return fmt::format("no measured run is near: an extrapolation{}",
+                       generation);
   }
   return fmt::format(
-      "nearest measured run: {}, {:.1f} away{}", confidence.nearest,
+      "nearest measured run: {}, {:.1f} away{}{}", confidence.nearest,
       confidence.distance,
-      confidence.IsMeasured() ? "" : ", so outside of measured territory");
+      confidence.IsMeasured() ? "" : ", so outside of measured territory",
+      generation);
 }
 
 std::vector<costmodel::NextRuns> NextRunsOf(

@@ -15,8 +15,8 @@ using graph::CsvRow;
 constexpr std::array<std::string_view, kRunSizes> kSizeColumns = {
     "active_parameters", "seq", "gpus", "tp", "pp", "cp", "ep", "fsdp", "mbs"};
 
-constexpr std::array<std::string_view, 3> kLeftOutNames = {"nothing", "group",
-                                                           "source"};
+constexpr std::array<std::string_view, 4> kLeftOutNames = {
+    "nothing", "group", "source", "generation"};
 constexpr std::array<std::string_view, 3> kWidthNames = {"16", "8", "4"};
 constexpr std::array<std::string_view, 3> kRecomputedNames = {"none", "some",
                                                               "all"};
@@ -24,7 +24,7 @@ constexpr std::array<std::string_view, 3> kRecomputedNames = {"none", "some",
 // Returns the value whose name is in a cell.
 template <typename Value>
 Value ValueNamed(const CsvRow& row, std::string_view column,
-                 const std::array<std::string_view, 3>& names) {
+                 std::span<const std::string_view> names) {
   const auto place = std::ranges::find(names, row.Text(column));
   if (place == names.end()) {
     row.Fail(column, fmt::format("one of {}", fmt::join(names, ", ")));
@@ -33,8 +33,7 @@ Value ValueNamed(const CsvRow& row, std::string_view column,
 }
 
 template <typename Value>
-std::string_view NameOf(Value value,
-                        const std::array<std::string_view, 3>& names) {
+std::string_view NameOf(Value value, std::span<const std::string_view> names) {
   return names[static_cast<size_t>(value)];
 }
 

@@ -11,7 +11,8 @@
 namespace acplan::costmodel {
 
 // The runs that had no part in the fit with which a run was predicted.
-enum class LeftOut { kNothing, kGroup, kSource };
+// Without a generation of GPUs, the model has only what was known of them before any run.
+enum class LeftOut { kNothing, kGroup, kSource, kGeneration };
 
 // The error of a prediction of a measured run.
 struct RunError {

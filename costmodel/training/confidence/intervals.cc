@@ -32,8 +32,15 @@ struct NearestRun {
   size_t run = 0;
 };
 
+bool IsSameGeneration(const RunError& a, const RunError& b) {
+  return GenerationOf(a.kind.gpu) == GenerationOf(b.kind.gpu);
+}
+
 // Returns whether a run had no part in the prediction of which `error` is.
 bool IsLeftOut(const RunError& run, const RunError& error) {
+  if (error.left_out == LeftOut::kGeneration) {
+    return IsSameGeneration(run, error);
+  }
   return run.source == error.source &&
          (error.left_out == LeftOut::kSource || run.group == error.group);
 }
@@ -55,11 +62,12 @@ NearestRun FindNearest(const std::vector<RunError>& runs, const RunKind& kind,
   return nearest;
 }
 
-ErrorCauses CausesOf(const RunKind& kind, double distance, bool has_gpu) {
+ErrorCauses CausesOf(const RunKind& kind, double distance,
+                     bool has_generation) {
   return {kind.has_experts ? 1.0 : 0,
           kind.width == ProductWidth::kSixteenBits ? 0 : 1.0,
           std::min(distance, kMostDistance),
-          has_gpu ? 0 : 1.0,
+          has_generation ? 0 : 1.0,
           kind.communication,
           kind.is_wide ? 1.0 : 0};
 }
@@ -68,7 +76,8 @@ ErrorCauses CausesOf(const RunKind& kind, double distance, bool has_gpu) {
 struct ExplainedError {
   size_t error = 0;  // its place among all
   ErrorCauses causes = {};
-  double logarithm = 0;  // of measured by predicted
+  double logarithm = 0;         // of measured by predicted
+  std::string generation = {};  // of its GPU; empty if it was left out
 };
 
 // Returns each run once.
@@ -86,16 +95,19 @@ std::vector<ExplainedError> Explain(std::span<const RunError> errors,
   std::vector<ExplainedError> explained;
   for (size_t i = 0; i < errors.size(); ++i) {
     const RunError& error = errors[i];
-    bool has_gpu = false;
-    for (const RunError& run : runs) {
-      has_gpu =
-          has_gpu || (run.kind.gpu == error.kind.gpu && !IsLeftOut(run, error));
-    }
+    const bool has_generation =
+        std::ranges::any_of(runs, [&](const RunError& run) {
+          return IsSameGeneration(run, error) && !IsLeftOut(run, error);
+        });
     const NearestRun nearest = FindNearest(
         runs, error.kind,
         [&](const RunError& run) { return !IsLeftOut(run, error); });
-    explained.push_back({i, CausesOf(error.kind, nearest.distance, has_gpu),
-                         std::log(error.ratio)});
+    explained.push_back({i,
+                         CausesOf(error.kind, nearest.distance, has_generation),
+                         std::log(error.ratio),
+                         error.left_out == LeftOut::kGeneration
+                             ? ""
+                             : std::string(GenerationOf(error.kind.gpu))});
   }
   return explained;
 }
@@ -132,30 +144,64 @@ ErrorCauses Solve(CauseMatrix matrix, ErrorCauses right) {
   return right;
 }
 
-double TypicalError(const ErrorScale& scale, const ErrorCauses& causes) {
-  return std::exp(std::inner_product(causes.begin(), causes.end(),
-                                     scale.slopes.begin(), scale.constant));
+// Returns how much larger errors on a generation of GPUs are, as a logarithm: on an unknown one
+// the mean of those that are known.
+double LargerBy(const ErrorScale& scale, std::string_view generation) {
+  const auto& generations = scale.generations;
+  if (generations.empty()) return 0;
+  const auto entry = generations.find(generation);
+  if (entry != generations.end()) return entry->second;
+  double sum = 0;
+  for (const auto& [name, larger] : generations) sum += larger;
+  return sum / static_cast<double>(generations.size());
+}
+
+double TypicalError(const ErrorScale& scale, const ErrorCauses& causes,
+                    std::string_view generation) {
+  return std::exp(
+      std::inner_product(causes.begin(), causes.end(), scale.slopes.begin(),
+                         scale.constant + LargerBy(scale, generation)));
+}
+
+// Returns the logarithm of the size of an error.
+double SizeOf(const ExplainedError& error) {
+  return std::log(std::max(std::abs(error.logarithm), kLeastError));
+}
+
+// Returns how much larger the errors of each generation of GPUs are than their causes say. Few
+// runs count little, and no errors count as smaller.
+std::map<std::string, double, std::less<>> LargerErrors(
+    const ErrorScale& scale, const std::vector<ExplainedError>& errors) {
+  std::map<std::string, double, std::less<>> sums;
+  std::map<std::string, double, std::less<>> counts;
+  for (const ExplainedError& error : errors) {
+    if (error.generation.empty()) continue;
+    sums[error.generation] +=
+        SizeOf(error) - std::log(TypicalError(scale, error.causes, ""));
+    counts[error.generation] += 1;
+  }
+  for (auto& [generation, sum] : sums) {
+    sum = std::max(0.0, sum / (counts[generation] + kRidge));
+  }
+  return sums;
 }
 
 ErrorScale FitScale(const std::vector<ExplainedError>& errors) {
   const auto count = static_cast<double>(errors.size());
   ErrorCauses means = {};
   double mean_size = 0;
-  const auto size_of = [](const ExplainedError& error) {
-    return std::log(std::max(std::abs(error.logarithm), kLeastError));
-  };
   for (const ExplainedError& error : errors) {
     for (size_t i = 0; i < kErrorCauses; ++i) {
       means[i] += error.causes[i] / count;
     }
-    mean_size += size_of(error) / count;
+    mean_size += SizeOf(error) / count;
   }
   CauseMatrix matrix = {};
   ErrorCauses right = {};
   for (const ExplainedError& error : errors) {
     for (size_t i = 0; i < kErrorCauses; ++i) {
       const double from_mean = error.causes[i] - means[i];
-      right[i] += from_mean * (size_of(error) - mean_size);
+      right[i] += from_mean * (SizeOf(error) - mean_size);
       for (size_t j = 0; j < kErrorCauses; ++j) {
         matrix[i][j] += from_mean * (error.causes[j] - means[j]);
       }
@@ -166,16 +212,19 @@ ErrorScale FitScale(const std::vector<ExplainedError>& errors) {
   // No interval gets narrower with the distance from what was measured, or with
   // communication. A search depends on it.
   for (const ErrorCause cause :
-       {ErrorCause::kDistance, ErrorCause::kCommunication, ErrorCause::kWide}) {
+       {ErrorCause::kDistance, ErrorCause::kNewGeneration,
+        ErrorCause::kCommunication, ErrorCause::kWide}) {
     double& slope = scale.slopes[static_cast<size_t>(cause)];
     slope = std::max(0.0, slope);
   }
   for (size_t i = 0; i < kErrorCauses; ++i) {
     scale.constant -= scale.slopes[i] * means[i];
   }
+  scale.generations = LargerErrors(scale, errors);
   std::vector<double> relative;
   for (const ExplainedError& error : errors) {
-    relative.push_back(error.logarithm / TypicalError(scale, error.causes));
+    relative.push_back(error.logarithm /
+                       TypicalError(scale, error.causes, error.generation));
   }
   constexpr double kTail = (1 - kIntervalShare) / 2;
   scale.low = std::min(0.0, QuantileOf(relative, kTail));
@@ -202,10 +251,13 @@ void Count(const RunError& error, const Interval& interval, CoverageSum& sum) {
 // Returns the kinds that an error belongs to.
 std::vector<NamedKind> KindsOfError(const RunError& error) {
   const RunKind& kind = error.kind;
-  const bool is_alone = error.left_out == LeftOut::kSource;
+  const auto left_out = static_cast<size_t>(error.left_out);
+  constexpr std::array<const char*, 4> kLeftOut = {
+      "nothing left out", "its group left out", "its source left out",
+      "its generation of GPUs left out"};
   const bool is_wide = kind.width == ProductWidth::kSixteenBits;
   return {{0, "all"},
-          {1, is_alone ? "its source left out" : "its group left out"},
+          {1, kLeftOut[left_out]},
           {2, kind.has_experts ? "experts" : "dense"},
           {3, is_wide ? "16 bits" : "8 and 4 bits"},
           {4, "GPUs " + std::string(GenerationOf(kind.gpu))},
@@ -215,8 +267,9 @@ std::vector<NamedKind> KindsOfError(const RunError& error) {
 
 }  // namespace
 
-Interval ErrorScale::At(const ErrorCauses& causes) const {
-  const double typical = TypicalError(*this, causes);
+Interval ErrorScale::At(const ErrorCauses& causes,
+                        std::string_view generation) const {
+  const double typical = TypicalError(*this, causes, generation);
   return {std::exp(low * typical), std::exp(high * typical)};
 }
 
@@ -226,23 +279,27 @@ IntervalModel::IntervalModel(std::vector<RunError> errors)
   scale_ = FitScale(explained);
   std::vector<double> widths;
   for (const ExplainedError& error : explained) {
-    widths.push_back(scale_.At(error.causes).Width());
+    widths.push_back(scale_.At(error.causes, error.generation).Width());
   }
   choice_errors_ = FitChoiceErrors(errors, widths);
 }
 
-bool IntervalModel::HasGpu(std::string_view gpu) const {
-  return std::ranges::any_of(
-      runs_, [&](const RunError& run) { return run.kind.gpu == gpu; });
+bool IntervalModel::HasGeneration(std::string_view gpu) const {
+  return std::ranges::any_of(runs_, [&](const RunError& run) {
+    return GenerationOf(run.kind.gpu) == GenerationOf(gpu);
+  });
 }
 
 Interval IntervalModel::At(const RunKind& kind, double distance) const {
-  return scale_.At(CausesOf(kind, distance, HasGpu(kind.gpu)));
+  return scale_.At(CausesOf(kind, distance, HasGeneration(kind.gpu)),
+                   GenerationOf(kind.gpu));
 }
 
 Confidence IntervalModel::WithNearest(const RunKind& kind, double distance,
                                       size_t run) const {
-  Confidence confidence{.interval = At(kind, distance), .distance = distance};
+  Confidence confidence{.interval = At(kind, distance),
+                        .distance = distance,
+                        .has_generation = HasGeneration(kind.gpu)};
   if (distance < kMostDistance) confidence.nearest = runs_[run].id;
   return confidence;
 }
@@ -295,22 +352,34 @@ Coverage CoverageOf(const IntervalModel& model,
 std::vector<Coverage> CrossValidateIntervals(std::span<const RunError> errors) {
   const std::vector<RunError> runs = EachRun(errors);
   const std::vector<ExplainedError> explained = Explain(errors, runs);
-  std::map<std::string, std::vector<ExplainedError>> sources;
+  // Errors whose intervals are fitted to the same others: those of a source, and of them
+  // those without a generation.
+  std::map<std::pair<std::string, std::string>, std::vector<ExplainedError>>
+      parts;
   for (const ExplainedError& error : explained) {
-    sources[errors[error.error].source].push_back(error);
+    const RunError& run = errors[error.error];
+    const bool is_new = run.left_out == LeftOut::kGeneration;
+    parts[{run.source, is_new ? std::string(GenerationOf(run.kind.gpu)) : ""}]
+        .push_back(error);
   }
   std::map<NamedKind, CoverageSum> sums;
-  for (const auto& [source, left_out] : sources) {
+  for (const auto& [part, left_out] : parts) {
     std::vector<ExplainedError> others;
     for (const ExplainedError& error : explained) {
-      if (errors[error.error].source != source) others.push_back(error);
+      const RunError& run = errors[error.error];
+      if (run.source == part.first ||
+          (run.left_out == LeftOut::kGeneration &&
+           GenerationOf(run.kind.gpu) == part.second)) {
+        continue;
+      }
+      others.push_back(error);
     }
     if (others.empty()) continue;
     const ErrorScale scale = FitScale(others);
     for (const ExplainedError& error : left_out) {
       const RunError& run = errors[error.error];
       for (const NamedKind& kind : KindsOfError(run)) {
-        Count(run, scale.At(error.causes), sums[kind]);
+        Count(run, scale.At(error.causes, error.generation), sums[kind]);
       }
     }
   }

@@ -3,6 +3,8 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,8 +27,8 @@ constexpr double kMostDistance = 2.5;
 enum class ErrorCause {
   kExperts,
   kLowPrecision,
-  kDistance,  // to the nearest measured run
-  kNewGpu,    // of which no run was measured
+  kDistance,       // to the nearest measured run
+  kNewGeneration,  // of GPUs, of which no run was measured
   kCommunication,
   kWide,
   kCount,
@@ -47,6 +49,8 @@ struct Confidence {
   Interval interval = {};
   double distance = kMostDistance;  // to the nearest measured run
   std::string nearest = {};         // the name of that run
+  bool has_generation =
+      true;  // a run on a GPU of the same generation was measured
   bool IsMeasured() const { return distance <= kMeasuredDistance; }
 };
 
@@ -57,8 +61,11 @@ struct ErrorScale {
   ErrorCauses slopes = {};
   double low = 0;  // the quantiles of ln(measured / predicted) / typical error
   double high = 0;
+  // How much larger the errors of a generation of GPUs are, as a logarithm: 0 or more.
+  std::map<std::string, double, std::less<>> generations = {};
 
-  Interval At(const ErrorCauses& causes) const;
+  // Returns the interval; without a generation for errors of which it was left out.
+  Interval At(const ErrorCauses& causes, std::string_view generation) const;
 };
 
 // The measured runs, and the intervals that follow from the errors of their predictions.
@@ -74,8 +81,8 @@ class IntervalModel {
   Confidence WithoutGroup(const RunError& run) const;
   // Returns the interval at a known distance.
   Interval At(const RunKind& kind, double distance) const;
-  // Returns whether a run on this GPU was measured.
-  bool HasGpu(std::string_view gpu) const;
+  // Returns whether a run on a GPU of this one's generation was measured.
+  bool HasGeneration(std::string_view gpu) const;
   // The measured runs, each once.
   const std::vector<RunError>& runs() const { return runs_; }
   const ErrorScale& scale() const { return scale_; }
@@ -124,7 +131,8 @@ Coverage CoverageOf(const IntervalModel& model,
                     std::span<const RunError> errors);
 
 // Returns the coverage of all errors, then by kind, then by source, if the intervals of a
-// source's runs are fitted to the errors of all other sources.
+// source's runs are fitted to the errors of all other sources. For errors without a generation
+// of GPUs, the other errors without that generation are left out, too.
 std::vector<Coverage> CrossValidateIntervals(std::span<const RunError> errors);
 
 }  // namespace acplan::costmodel

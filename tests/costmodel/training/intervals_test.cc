@@ -43,6 +43,12 @@ TEST(Intervals, ContainAboutTheirShareOfRunsOfOtherSources) {
   EXPECT_GT(coverages[0].runs, 300U);
   EXPECT_GE(coverages[0].Share(), .75);
   EXPECT_LE(coverages[0].Share(), .85);
+  const auto generations = std::ranges::find(
+      coverages, "its generation of GPUs left out", &Coverage::name);
+  ASSERT_NE(generations, coverages.end());
+  // Other vendors may be further off, so it is wider than these need.
+  EXPECT_GE(generations->Share(), .75);
+  EXPECT_LE(generations->Share(), .9);
 }
 
 // Returns errors of sources of 20 runs each, with experts in every second one,
@@ -97,6 +103,10 @@ TEST(Intervals, WidenWithTheDistanceFromMeasuredRuns) {
   RunKind unknown = kind;
   unknown.gpu = "X1";
   EXPECT_GT(model.At(unknown, 1).high, model.At(kind, 1).high);
+  EXPECT_FALSE(model.At(unknown).has_generation);
+  // Another GPU of a measured generation.
+  unknown.gpu = "H20";
+  EXPECT_TRUE(model.At(unknown).has_generation);
 }
 
 TEST(Intervals, AMeasuredRunIsWithinMeasuredTerritory) {
