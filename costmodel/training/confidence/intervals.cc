@@ -145,15 +145,17 @@ ErrorCauses Solve(CauseMatrix matrix, ErrorCauses right) {
 }
 
 // Returns how much larger errors on a generation of GPUs are, as a logarithm: on an unknown one
-// the mean of those that are known.
+// the median of those that are known, the upper one of two.
 double LargerBy(const ErrorScale& scale, std::string_view generation) {
   const auto& generations = scale.generations;
   if (generations.empty()) return 0;
   const auto entry = generations.find(generation);
   if (entry != generations.end()) return entry->second;
-  double sum = 0;
-  for (const auto& [name, larger] : generations) sum += larger;
-  return sum / static_cast<double>(generations.size());
+  std::vector<double> logarithms;
+  for (const auto& [name, larger] : generations) logarithms.push_back(larger);
+  const auto middle = logarithms.begin() + std::ssize(logarithms) / 2;
+  std::ranges::nth_element(logarithms, middle);
+  return *middle;
 }
 
 double TypicalError(const ErrorScale& scale, const ErrorCauses& causes,
