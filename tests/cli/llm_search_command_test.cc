@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "cli/terminal/text.h"
+#include "cli/training/strategy_question.h"
 #include "tests/cli/cli_test.h"
+#include "tests/costmodel/training/training_example.h"
 
 namespace acplan::cli {
 
@@ -88,23 +90,16 @@ TEST_F(LlmSearchTest, PrintsMegatronsFlags) {
       HasSubstr("expected no recomputation with --for"));
 }
 
-TEST_F(LlmSearchTest, RowsSayWhatIsNotProven) {
-  const std::string text = AcplanOut(
-      {"train search", ACPLAN_DATA_DIR "/training/models/llama-3.1-70b.json",
-       "--gpu", "h100", "--gpus", "32", "--gbs", "512", "--seq", "4096",
-       "--recompute", "plan", "-t", "10", "-o", "s.json"});
-  EXPECT_THAT(text, HasSubstr("plan? -N%: not proven"));
-  const json answer = json::parse(Read("s.json"));
-  int unproven = 0;
-  for (const json& best : answer["best"]) {
-    unproven += best["plan"]["optimal"].get<bool>() ? 0 : 1;
-  }
-  int marks = 0;
-  for (const std::string& line : Lines(text)) {
-    marks += line.find("plan? -0.") != std::string::npos ? 1 : 0;
-  }
-  EXPECT_EQ(marks, unproven);
-  EXPECT_GT(marks, 0);
+TEST(StrategyCells, SayWhatIsNotProven) {
+  const costmodel::TrainingJob job = costmodel::Llama8B();
+  const auto recomputation = [&](double bound) {
+    const costmodel::RankedStrategy ranked{
+        .strategy = job.strategy, .seconds = 8, .bound = bound};
+    return StrategyCells(job, ranked, {})[8];
+  };
+  EXPECT_EQ(recomputation(8), recomputation(9));
+  EXPECT_EQ(recomputation(7.9), recomputation(8) + "? -1.25%");
+  EXPECT_THAT(StrategyLegend({}), HasSubstr("plan? -N%: not proven"));
 }
 
 // train show has the same figures for a strategy that the search finds.
