@@ -31,6 +31,7 @@ import acplan
 from acplan._base.operators import CAST
 from acplan._base.ring_attention import ring_attention, run_ring, watch_ring_attention
 from acplan._base.sharded_modules import shards_on_host
+from acplan._base.sharding import forget_shardings
 from acplan._base.stand_ins import inner_tensors, is_run_inside
 from acplan._base.tensors import block_bytes, tensors_of
 from acplan._step.microbatches import Microbatch
@@ -505,6 +506,7 @@ def plans_of_all(rank: Rank) -> list[acplan.Plan]:
     all_plans: list[Any] = [None] * world_size
     mine = _own_plans(rank) if place == 0 else None
     dist.all_gather_object(all_plans, mine)
+    forget_shardings()  # as the ranks have that traced
     plans: list[acplan.Plan] = all_plans[rank.number - place]
     return plans
 
@@ -621,6 +623,18 @@ def _require_equal(actual: list[Any], expected: list[Any]) -> None:
     assert len(actual) == len(expected), f"{len(actual)} operators, expected {len(expected)}"
 
 
+def check_new_meshes(rank: Rank) -> str:
+    """Trains on a mesh, and on an equal one that is made afterwards, with the first rank
+    tracing in between: no rank may communicate on the mesh from before."""
+    plan = whole_layers(rank.trace)
+    for _ in range(2):
+        new = dataclasses.replace(rank)
+        if rank.number == 0:
+            assert new.trace.data["operators"]
+        new.run(new.model(plan), new.tokens(), 0)
+    return "2 meshes"
+
+
 def check_disagreement(rank: Rank) -> str:
     """Lets the last process have another plan: each one gets the same error, and none waits."""
     least, other, *_ = plans_of_all(rank)
@@ -645,6 +659,7 @@ CHECKS: dict[str, Callable[[Rank], str]] = {
     "bytes": check_bytes,
     "parallel already": check_parallel_already,
     "another plan": check_disagreement,
+    "new meshes": check_new_meshes,
 }
 
 

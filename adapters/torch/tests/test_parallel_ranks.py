@@ -24,7 +24,7 @@ _PIPELINES = ["1F1B", "InterleavedZeroBubble"]
 
 def test_ranks_are_as_traced(tmp_path: pathlib.Path) -> None:
     """All cases and checks in one test, so that processes start once."""
-    _check(tmp_path, _CASES, _CHECKS)
+    _check(tmp_path, _CASES, [*_CHECKS, "new meshes"])
 
 
 def test_further_ranks_are_as_traced(tmp_path: pathlib.Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from acplan._apply.checkpoint import has_compiled_call
 from acplan._apply.inner_gradients import hold, let_go
@@ -34,6 +35,7 @@ from acplan._base.arguments import require_module
 from acplan._base.errors import AcplanError
 from acplan._base.interrupts import uninterrupted
 from acplan._base.modules import class_name_of
+from acplan._base.sharding import forget_shardings
 from acplan._base.torchscript import (
     let_optimize,
 )
@@ -74,6 +76,9 @@ def apply(
     layer that runs again would add to it once more.
     """
     require_module(model)
+    if dist.is_available() and dist.is_initialized():
+        # A rank that traced has done so, and would else communicate on another mesh.
+        forget_shardings()
     if isinstance(plan, (str, os.PathLike)):
         plan = plan_or_table(plan)
     if not isinstance(plan, PlanTable):

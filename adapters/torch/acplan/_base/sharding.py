@@ -1,4 +1,4 @@
-"""Operators that DTensor runs to learn the shape of a result, beside those that compute it.
+"""Shardings and shapes that DTensor works out of operators.
 
 A DTensor runs each operator once on fake tensors of the whole shape, when it first meets such
 arguments. A mode that records or matches operators would see these as well, in one step and
@@ -9,6 +9,7 @@ import contextlib
 import functools
 from typing import Any
 
+from torch.distributed.tensor import DTensor, debug
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -32,3 +33,10 @@ def watch_propagation() -> None:
 
     setattr(propagate, _WATCHED, True)
     setattr(ShardingPropagator, _NAME, propagate)
+
+
+def forget_shardings() -> None:
+    """Lets DTensor forget the shardings that it has worked out. Each holds its mesh, and would
+    be used for an equal mesh of other groups. If ranks forget them, all must."""
+    DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear()
+    getattr(debug, "_clear_fast_path_sharding_prop_cache", int)()

@@ -26,6 +26,7 @@ from acplan._base.errors import AcplanError
 from acplan._base.modules import FSDPModule
 from acplan._base.patching import replaced_here, set_attribute
 from acplan._base.sharded_modules import groups_of
+from acplan._base.sharding import forget_shardings
 from acplan._device.fake_streams import fake_streams
 
 # Shards a model on a mesh in place; returns the model, or None.
@@ -264,15 +265,11 @@ def not_tracing() -> Iterator[None]:
 def without_shardings() -> Iterator[None]:
     """Forgets, after the block, the shardings that DTensor has worked out in it: they hold the
     mesh, and would be used for an equal mesh of other processes. Random numbers begin anew."""
-    from torch.distributed.tensor import DTensor, _random, debug
+    from torch.distributed.tensor import _random
 
-    def forget() -> None:
-        DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear()
-        getattr(debug, "_clear_fast_path_sharding_prop_cache", int)()
-
-    forget()
+    forget_shardings()
     with set_attribute(_random, "_rng_tracker", None):
         try:
             yield
         finally:
-            forget()
+            forget_shardings()
