@@ -38,6 +38,8 @@ class Case:
     layers: int = 0
     length: int = 128
     batch: int = 2
+    # The backend of torch.compile for each block; "": none is compiled.
+    backend: str = ""
 
 
 CASES = [
@@ -89,11 +91,33 @@ CASES = [
         batch=4,
     ),
     Case(
+        "llama3, pp x tp",
+        "llama3",
+        "llama3_debugmodel",
+        {
+            "pipeline_parallel_degree": 2,
+            "pipeline_parallel_schedule": "1F1B",
+            "tensor_parallel_degree": 2,
+            **_DTENSORS,
+        },
+        layers=3,
+        batch=4,
+    ),
+    Case(
         "qwen3, hsdp x tp",
         "qwen3",
         "qwen3_debugmodel",
         {"tensor_parallel_degree": 2, "data_parallel_replicate_degree": 2, **_DTENSORS},
+        layers=3,
         batch=8,
+    ),
+    Case(
+        "llama3, fsdp, compiled",
+        "llama3",
+        "llama3_debugmodel",
+        _DTENSORS,
+        layers=3,
+        backend="inductor",
     ),
 ]
 
@@ -113,6 +137,9 @@ def run(rank: int, folder: str, case: Case, budget: str, steps: int) -> None:
     if case.layers:
         model = config.model_spec.model
         model.layers = model.layers[: case.layers]
+    if case.backend:
+        config.compile.enable, config.compile.components = True, ["model"]
+        config.compile.backend = case.backend
     config.activation_checkpoint = None
     if budget:
         policy = acplan.torchtitan.Policy.from_config(config, budget, time_limit=2)

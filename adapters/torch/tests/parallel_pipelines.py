@@ -18,6 +18,12 @@ from torch.distributed.pipelining.schedules import (
     _PipelineScheduleRuntime,
     get_schedule_class,
 )
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.parallel import (
+    PrepareModuleInput,
+    PrepareModuleOutput,
+    parallelize_module,
+)
 
 from parallel_actions import actions_in_v, csv_text, with_early_receives
 from parallel_models import WIDTH, Block, Case, tensor_parallel
@@ -60,6 +66,8 @@ class PipelineCase(Case):
     microbatches: int = 4
     # The format of a file of the user's actions: "compute_only" or "compute_comms".
     actions: str = ""
+    # Stages send parts of DTensors.
+    dtensors: bool = False
 
     @property
     def schedule_class(self) -> Any:
@@ -116,14 +124,20 @@ class PipelineCase(Case):
         pp = mesh["pp"]
         device = torch.device(mesh.device_type)
         # Between stages under tensor parallelism, sequences are split.
-        shape = (_BATCH, self.length // self.mesh.get("tp", 1), WIDTH)
+        boundary = torch.empty(
+            (_BATCH, self.length // self.mesh.get("tp", 1), WIDTH), device="meta"
+        )
+        if self.dtensors:
+            boundary = DTensor.from_local(boundary, mesh["tp"], [Shard(1)], run_check=False)
+        count = self.stage_count
         stages = [
             PipelineStage(
                 part,
                 index,
-                self.stage_count,
+                count,
                 device,
-                input_args=torch.empty(shape, device="meta") if index else None,
+                input_args=boundary if index else None,
+                output_grads=boundary if self.dtensors and index < count - 1 else None,
                 group=pp.get_group(),
             )
             for part, index in zip(model, self.stages_of(pp.get_local_rank()), strict=True)
@@ -183,6 +197,23 @@ def split_stages(model: nn.Module, mesh: DeviceMesh) -> None:
         tensor_parallel()(stage, mesh)
 
 
+def stages_of_dtensors(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Splits stages as split_stages does, with DTensors between them, as torchtitan does."""
+    split_stages(model, mesh)
+    tp, part = mesh["tp"], Shard(1)
+    argument = PrepareModuleInput(
+        input_layouts=(part,), desired_input_layouts=(part,), use_local_output=True
+    )
+    result = PrepareModuleOutput(
+        output_layouts=(part,), desired_output_layouts=(part,), use_local_output=False
+    )
+    for stage in model.children():
+        if isinstance(stage.embedding, nn.Identity):
+            parallelize_module(stage, tp, argument)
+        if isinstance(stage.head, nn.Identity):
+            parallelize_module(stage, tp, result)
+
+
 def pipeline_cases(world_size: int) -> list[PipelineCase]:
     """Returns the cases for so many processes."""
     cases = [
@@ -208,4 +239,10 @@ def pipeline_cases(world_size: int) -> list[PipelineCase]:
             for name in names
         ]
         cases.append(PipelineCase("1F1B x nested fsdp", dp, [nested_shards], schedule="1F1B"))
+        cases += [
+            PipelineCase(
+                f"{name} x tp, DTensors", tp, [stages_of_dtensors], schedule=name, dtensors=True
+            )
+            for name in ("1F1B", "Interleaved1F1B")
+        ]
     return cases

@@ -12,8 +12,10 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard
 
 import acplan.torchtitan
+from acplan._step.parallel import Parallel
 from acplan._trainers.plan_part import part_of
 from acplan._trainers.titan_pipeline import TitanPipeline
 from acplan._trainers.titan_step import TitanStep, is_sharded
@@ -115,9 +117,9 @@ def test_a_block_counts_its_tokens_once_and_torchtitan_does_not_halve_them() -> 
 @pytest.mark.parametrize(
     ("degrees", "batch", "message"),
     [
-        ({"tensor_parallel_degree": 2}, -1, "pipeline_parallel_degree: expected 1 with tensor"),
         ({}, 8, "global_batch_size: expected 2 with pipelines, found 8"),
         ({"context_parallel_degree": 0}, -1, "context_parallel_degree"),
+        ({"spmd_backend": "full_dtensor"}, -1, "spmd_backend: expected partial_dtensor or"),
     ],
 )
 def test_what_is_not_planned_is_refused_before_training(
@@ -164,13 +166,46 @@ def test_each_stage_of_a_rank_takes_its_part_of_the_plan() -> None:
         part_of(plan, nn.Sequential(nn.Linear(8, 8)))
 
 
+@pytest.mark.parametrize("backend", ["partial_dtensor", "spmd_types"])
+@pytest.mark.parametrize("is_split", [True, False])
+def test_stages_under_tensor_parallelism_know_what_is_sent(
+    is_split: bool, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {"TORCH_DTYPE_MAP": {"bfloat16": torch.bfloat16}}
+    monkeypatch.setitem(sys.modules, "torchtitan.config", _stand_in("config", **names))
+    part = types.SimpleNamespace
+    config = part(
+        training=part(mixed_precision_param="bfloat16"),
+        parallelism=part(
+            tensor_parallel_degree=2,
+            enable_sequence_parallel=is_split,
+            pipeline_parallel_microbatch_size=1,
+            spmd_backend=backend,
+        ),
+        model_spec=part(model=part(dim=16)),
+    )
+    with Parallel({"world": 4}, (), 0).group_made():
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "tp"))
+        dims = part(get_mesh=lambda name: mesh[name])
+        make = TitanPipeline(config, 8)._stage(lambda *_, **options: options, dims)
+        first, middle, last = (make(None, index, 3) for index in range(3))
+    assert [*first] == ["output_grads"] and [*last] == ["input_args"]
+    for (boundary,) in (*first.values(), *middle.values(), *last.values()):
+        if backend == "partial_dtensor":
+            assert boundary.shape == (1, 8, 16)
+            assert boundary.placements == (Shard(1) if is_split else Replicate(),)
+            boundary = boundary.to_local()
+        assert type(boundary) is torch.Tensor and boundary.dtype == torch.bfloat16
+        assert boundary.shape == (1, 4 if is_split else 8, 16)
+
+
 def test_losses_of_four_processes_are_those_without_a_plan() -> None:
     pytest.importorskip("torchtitan")
     import compare_torchtitan
 
     folder = os.getcwd()
     try:
-        for case in compare_torchtitan.CASES[:-1]:
+        for case in compare_torchtitan.CASES:
             plain, with_plan = (
                 compare_torchtitan.results_of(case, budget, 3) for budget in ("", "min")
             )

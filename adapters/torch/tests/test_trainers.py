@@ -438,13 +438,6 @@ def test_torchtitan(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.equal(a.grad, b.grad)
 
 
-def test_torchtitan_with_pipelines_of_dtensors_is_refused() -> None:
-    both = {"pipeline_parallel_degree": 2, "tensor_parallel_degree": 2}
-    match = "pipeline_parallel_degree: expected 1 with tensor_parallel_degree 2, found 2"
-    with pytest.raises(AcplanError, match=match):
-        acplan.torchtitan.Policy.from_config(_titan_config(**both), "min")
-
-
 # Each is run with a plan and without. The logger of its trainer says once what acplan did.
 ALONE = {
     "plain_loop": "",

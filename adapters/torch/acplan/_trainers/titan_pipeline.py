@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.utils._python_dispatch import _disable_current_modes
 
 from acplan._base.errors import AcplanError
@@ -100,7 +101,7 @@ class TitanPipeline(TitanStep):
         stage: Any = module.PipelineStage
         with (
             _disable_current_modes(),
-            set_attribute(module, "PipelineStage", self._stage(stage)),
+            set_attribute(module, "PipelineStage", self._stage(stage, dims)),
         ):
             return config.model_spec.pipelining_fn(
                 self._whole,
@@ -111,21 +112,42 @@ class TitanPipeline(TitanStep):
                 loss_fn=loss,
             )
 
-    def _stage(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+    def _stage(self, plain: Callable[..., Any], dims: Any) -> Callable[..., Any]:
         """Returns the class of stages with the shapes that other ranks would send."""
-        config = self._config
-        size = config.parallelism.pipeline_parallel_microbatch_size
-        dtype = part_of_torchtitan("config").TORCH_DTYPE_MAP[
-            config.training.mixed_precision_param
-        ]
 
-        def make(model: Any, index: int, *args: Any, **options: Any) -> Any:
+        def make(model: Any, index: int, count: int, *args: Any, **options: Any) -> Any:
             if index > 0:
-                shape = (size, self._length, config.model_spec.model.dim)
-                options["input_args"] = (torch.empty(shape, dtype=dtype, device="meta"),)
-            return plain(model, index, *args, **options)
+                options["input_args"] = (self._boundary(dims),)
+            if index < count - 1:
+                options["output_grads"] = (self._boundary(dims),)
+            return plain(model, index, count, *args, **options)
 
         return make
+
+    def _boundary(self, dims: Any) -> torch.Tensor:
+        """Returns the result of a stage, or its gradient, for one microbatch. Under tensor
+        parallelism, stages send parts of sequences, or with
+        enable_sequence_parallel=False all that is the same on each rank."""
+        config, parallelism = self._config, self._config.parallelism
+        ranks = degree_of(parallelism, "tensor")
+        is_split = ranks > 1 and parallelism.enable_sequence_parallel
+        size = parallelism.pipeline_parallel_microbatch_size
+        length = self._length // ranks if is_split else self._length
+        types = part_of_torchtitan("config").TORCH_DTYPE_MAP
+        local = torch.empty(
+            (size, length, config.model_spec.model.dim),
+            dtype=types[config.training.mixed_precision_param],
+            device="meta",
+        )
+        if ranks == 1 or _backend(config) != "partial_dtensor":
+            return local
+        placement = Shard(1) if is_split else Replicate()
+        return DTensor.from_local(local, dims.get_mesh("tp"), [placement], run_check=False)
+
+
+def _backend(config: Any) -> str:
+    """Returns how torchtitan splits activations; versions before 0.3 do not say."""
+    return str(getattr(config.parallelism, "spmd_backend", ""))
 
 
 def pipeline_of(config: Any, length: int, accumulate: int) -> TitanPipeline:
@@ -135,5 +157,10 @@ def pipeline_of(config: Any, length: int, accumulate: int) -> TitanPipeline:
             f"global_batch_size: expected {config.training.global_batch_size // accumulate} "
             f"with pipelines, found {config.training.global_batch_size}: the schedule runs "
             "all microbatches of a step"
+        )
+    if _backend(config) == "full_dtensor":
+        raise AcplanError(
+            "spmd_backend: expected partial_dtensor or spmd_types with pipelines, found "
+            "full_dtensor: stages then send DTensors of all meshes"
         )
     return TitanPipeline(config, length)

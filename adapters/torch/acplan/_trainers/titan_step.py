@@ -11,22 +11,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._python_dispatch import _disable_current_modes
 
 from acplan._base.arguments import whole_number
-from acplan._base.errors import AcplanError
 
 # Kinds of parallelism beyond data.
 _KINDS = ("tensor", "expert", "context", "pipeline")
 
 
 def is_sharded(parallelism: Any) -> bool:
-    """Returns whether a configuration is parallel beyond data. Refuses what is not planned."""
-    degrees = {kind: degree_of(parallelism, kind) for kind in _KINDS}
-    if degrees["pipeline"] > 1 and degrees["tensor"] > 1:
-        raise AcplanError(
-            f"pipeline_parallel_degree: expected 1 with tensor_parallel_degree "
-            f"{degrees['tensor']}, found {degrees['pipeline']}: stages then send DTensors, "
-            "whose shapes a trace does not know"
-        )
-    return any(degree > 1 for degree in degrees.values())
+    """Returns whether a configuration is parallel beyond data."""
+    return any(degree_of(parallelism, kind) > 1 for kind in _KINDS)
 
 
 def degree_of(parallelism: Any, kind: str) -> int:
