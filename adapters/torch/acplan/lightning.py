@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from acplan._apply.apply import has_plan
@@ -73,8 +72,9 @@ class AcplanCallback(Callback):
     device, verify: as for acplan.auto_checkpoint.
     options:     options of acplan.plan, such as reserve, or device_memory in place of a budget.
 
-    Models that are sharded when training starts (FSDPStrategy, ModelParallelStrategy) are
-    refused: call acplan.auto_checkpoint in `configure_model`, before fully_shard.
+    A model that `configure_model` has parallelised with ModelParallelStrategy (fully_shard,
+    parallelize_module) is planned as the first rank runs it. FSDPStrategy and DeepSpeed are
+    refused.
     """
 
     def __init__(
@@ -135,11 +135,10 @@ def _require_plannable(trainer: Any, module: Any) -> None:
             "the module uses manual optimization: plan a step of it with acplan.auto_checkpoint"
         )
     wrapped = trainer.strategy.model
-    is_sharded = any(isinstance(p, DTensor) for p in module.parameters())
-    if is_sharded or "Fully" in type(wrapped).__name__ or "DeepSpeed" in str(type(wrapped)):
+    if "Fully" in type(wrapped).__name__ or "DeepSpeed" in str(type(wrapped)):
         raise AcplanError(
-            "the model is sharded already: call acplan.auto_checkpoint in "
-            "configure_model, before fully_shard"
+            f"strategy: expected ModelParallelStrategy for a sharded model, found a "
+            f"{type(wrapped).__name__}, whose parts acplan does not trace"
         )
     if trainer.precision not in _AUTOCAST:
         raise AcplanError(

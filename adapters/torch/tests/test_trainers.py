@@ -287,7 +287,7 @@ def results_of_ranks(make_once: MakeOnce) -> dict[str, Any]:
 )
 @pytest.mark.parametrize(
     "case",
-    ["ddp", "ddp, bf16", "ddp, peft", "ddp, lightning"]
+    ["ddp", "ddp, bf16", "ddp, peft", "ddp, lightning", "fsdp2, lightning", "tp, lightning"]
     + ["fsdp2", "fsdp2, bf16", "fsdp2, peft"],
 )
 def test_two_processes(case: str, results_of_ranks: dict[str, Any]) -> None:

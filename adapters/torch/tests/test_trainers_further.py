@@ -1,10 +1,12 @@
-"""More cells of the table of docs/python/trainers.md: fp16 and its scaler."""
+"""More cells of the table of docs/python/trainers.md: fp16 and its scaler, and a refusal."""
 
 import pathlib
+import types
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import acplan
 from test_training_runs import _equal, _llama
@@ -48,3 +50,20 @@ def test_transformers_trainer_with_a_scaler(
     assert _equal(trainer.model, expected.model)
     scale = trainer.accelerator.scaler.get_scale()
     assert scale == expected.accelerator.scaler.get_scale() < 2.0**30
+
+
+def test_lightning_refuses_the_first_version_of_fsdp() -> None:
+    lightning = pytest.importorskip("lightning")
+    import acplan.lightning
+
+    class FullyShardedDataParallel(nn.Linear):
+        pass
+
+    module = lightning.LightningModule()
+    strategy = types.SimpleNamespace(model=FullyShardedDataParallel(2, 2))
+    trainer = types.SimpleNamespace(strategy=strategy)
+    callback = acplan.lightning.AcplanCallback("min")
+    with pytest.raises(
+        acplan.AcplanError, match="strategy: expected ModelParallelStrategy for a"
+    ):
+        callback.on_train_start(trainer, module)

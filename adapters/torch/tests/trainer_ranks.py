@@ -9,6 +9,7 @@ import sys
 import tempfile
 import traceback
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import accelerate
@@ -18,6 +19,15 @@ import transformers
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from torch._subclasses.fake_tensor import is_fake
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 import acplan
 
@@ -25,6 +35,7 @@ sys.path.insert(0, os.path.dirname(__file__))
 from test_training_runs import Sentences, _llama  # noqa: E402
 
 Result = tuple[list[float], dict[str, torch.Tensor], int]
+Parallelize = Callable[[torch.nn.Module, DeviceMesh], None]
 
 
 def _units(plan: acplan.Plan | None) -> int:
@@ -106,8 +117,29 @@ def _with_accelerate(is_planned: bool, is_mixed: bool, has_adapters: bool = Fals
     return losses, state, _units(plan)
 
 
-def _with_lightning(is_planned: bool, is_mixed: bool) -> Result:
+def _fully_shard(model: torch.nn.Module, mesh: DeviceMesh) -> None:
+    for block in model.get_submodule("model.layers").children():
+        fully_shard(block, mesh=mesh["data_parallel"])
+    fully_shard(model, mesh=mesh["data_parallel"])
+
+
+def _split_products(model: torch.nn.Module, mesh: DeviceMesh) -> None:
+    styles: dict[str, ParallelStyle] = {}
+    for part, columns, row in (("self_attn", "q k v", "o"), ("mlp", "gate up", "down")):
+        names = [f"{part}.{name}_proj" for name in columns.split()]
+        styles |= {
+            **dict.fromkeys(names, ColwiseParallel()),
+            f"{part}.{row}_proj": RowwiseParallel(),
+        }
+    for block in model.get_submodule("model.layers").children():
+        parallelize_module(block, mesh["tensor_parallel"], styles)
+
+
+def _with_lightning(
+    is_planned: bool, is_mixed: bool, parallelize: Parallelize | None = None
+) -> Result:
     import lightning
+    from lightning.pytorch.strategies import ModelParallelStrategy
 
     class Module(lightning.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -115,19 +147,25 @@ def _with_lightning(is_planned: bool, is_mixed: bool) -> Result:
             self.model = _llama()
             self.losses: list[torch.Tensor] = []
 
+        def configure_model(self) -> None:
+            if parallelize is not None:
+                parallelize(self.model, self.device_mesh)
+
         def training_step(self, batch: Any) -> torch.Tensor:
             loss: torch.Tensor = self.model(**batch).loss
             self.losses.append(loss.detach())
             return loss
 
         def configure_optimizers(self) -> Any:
-            return torch.optim.AdamW(self.parameters(), lr=1e-2)
+            # AdamW has no lists of tensors on two meshes.
+            return torch.optim.AdamW(self.parameters(), lr=1e-2, foreach=False)
 
+    sizes = (1, 2) if parallelize is _split_products else (2, 1)
     callback = acplan.lightning.AcplanCallback("min", time_limit=1)
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=2,
-        strategy="ddp",
+        strategy=ModelParallelStrategy(*sizes) if parallelize else "ddp",
         max_epochs=1,
         callbacks=[callback] if is_planned else [],
         precision="bf16-mixed" if is_mixed else "32-true",
@@ -142,7 +180,11 @@ def _with_lightning(is_planned: bool, is_mixed: bool) -> Result:
     plan = callback.plan if is_planned else None
     # The callback traced one step more, on fake tensors.
     losses = [loss.item() for loss in module.losses if not is_fake(loss)]
-    return losses, dict(module.state_dict()), _units(plan)
+    state = {
+        name: value.full_tensor() if isinstance(value, DTensor) else value
+        for name, value in module.state_dict().items()
+    }
+    return losses, state, _units(plan)
 
 
 def _case(run: Any, is_mixed: bool) -> dict[str, Any]:
@@ -191,6 +233,9 @@ def main() -> None:
         with_adapters = functools.partial(run, has_adapters=True)
         results[f"{name}, peft"] = _case(with_adapters, True)
     results["ddp, lightning"] = _case(_with_lightning, True)
+    for name, parallelize in (("fsdp2", _fully_shard), ("tp", _split_products)):
+        run_sharded = functools.partial(_with_lightning, parallelize=parallelize)
+        results[f"{name}, lightning"] = _case(run_sharded, True)
     results["errors"] = _errors()
     if dist.get_rank() == 0:
         print(json.dumps(results), flush=True)
