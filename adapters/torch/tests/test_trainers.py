@@ -288,7 +288,7 @@ def results_of_ranks(make_once: MakeOnce) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "case",
     ["ddp", "ddp, bf16", "ddp, peft", "ddp, lightning", "fsdp2, lightning", "tp, lightning"]
-    + ["fsdp2", "fsdp2, bf16", "fsdp2, peft"],
+    + ["fsdp2", "fsdp2, bf16", "fsdp2, peft", "tp, transformers"],
 )
 def test_two_processes(case: str, results_of_ranks: dict[str, Any]) -> None:
     result = results_of_ranks[case]

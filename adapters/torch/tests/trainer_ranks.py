@@ -30,6 +30,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 import acplan
+from acplan._apply.unit import Unit
 
 sys.path.insert(0, os.path.dirname(__file__))
 from test_training_runs import Sentences, _llama  # noqa: E402
@@ -180,11 +181,40 @@ def _with_lightning(
     plan = callback.plan if is_planned else None
     # The callback traced one step more, on fake tensors.
     losses = [loss.item() for loss in module.losses if not is_fake(loss)]
-    state = {
-        name: value.full_tensor() if isinstance(value, DTensor) else value
-        for name, value in module.state_dict().items()
-    }
+    state = {name: _whole(value) for name, value in module.state_dict().items()}
     return losses, state, _units(plan)
+
+
+def _with_tp_plan(is_planned: bool, is_mixed: bool) -> Result:
+    """Trains a model that transformers splits by its own tp_plan, in a plain loop."""
+    folder = [tempfile.mkdtemp()]
+    dist.broadcast_object_list(folder)
+    if dist.get_rank() == 0:
+        _llama().save_pretrained(folder[0])
+    dist.barrier()
+    model = transformers.LlamaForCausalLM.from_pretrained(folder[0], tp_plan="auto").train()
+    torch.manual_seed(3)
+    data = [*torch.utils.data.DataLoader(Sentences(64, seed=2), 8)]
+    autocast = "bf16" if is_mixed else None
+    make_optimizer = functools.partial(torch.optim.AdamW, lr=1e-2, foreach=False)
+    options: dict[str, Any] = {"optimizer": make_optimizer, "autocast": autocast}
+    if is_planned:
+        acplan.auto_checkpoint(model, budget="min", time_limit=1, **options, **data[0])
+    optimizer = make_optimizer(model.parameters())
+    losses = []
+    for batch in data:
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_mixed):
+            loss = model(**batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    state = {name: _whole(value) for name, value in model.state_dict().items()}
+    return losses, state, sum(isinstance(part, Unit) for part in model.modules())
+
+
+def _whole(value: torch.Tensor) -> torch.Tensor:
+    return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def _case(run: Any, is_mixed: bool) -> dict[str, Any]:
@@ -236,6 +266,7 @@ def main() -> None:
     for name, parallelize in (("fsdp2", _fully_shard), ("tp", _split_products)):
         run_sharded = functools.partial(_with_lightning, parallelize=parallelize)
         results[f"{name}, lightning"] = _case(run_sharded, True)
+    results["tp, transformers"] = _case(_with_tp_plan, True)
     results["errors"] = _errors()
     if dist.get_rank() == 0:
         print(json.dumps(results), flush=True)
