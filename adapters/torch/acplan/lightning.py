@@ -137,7 +137,7 @@ def _require_plannable(trainer: Any, module: Any) -> None:
     wrapped = trainer.strategy.model
     if "Fully" in type(wrapped).__name__ or "DeepSpeed" in str(type(wrapped)):
         raise AcplanError(
-            f"strategy: expected ModelParallelStrategy for a sharded model, found a "
+            "strategy: expected ModelParallelStrategy for a sharded model, found a "
             f"{type(wrapped).__name__}, whose parts acplan does not trace"
         )
     if trainer.precision not in _AUTOCAST:

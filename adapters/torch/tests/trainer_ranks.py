@@ -187,12 +187,15 @@ def _with_lightning(
 
 def _with_tp_plan(is_planned: bool, is_mixed: bool) -> Result:
     """Trains a model that transformers splits by its own tp_plan, in a plain loop."""
-    folder = [tempfile.mkdtemp()]
-    dist.broadcast_object_list(folder)
-    if dist.get_rank() == 0:
-        _llama().save_pretrained(folder[0])
-    dist.barrier()
-    model = transformers.LlamaForCausalLM.from_pretrained(folder[0], tp_plan="auto").train()
+    with tempfile.TemporaryDirectory() as own:
+        folder = [own]
+        dist.broadcast_object_list(folder)
+        if dist.get_rank() == 0:
+            _llama().save_pretrained(own)
+        dist.barrier()
+        model = transformers.LlamaForCausalLM.from_pretrained(folder[0], tp_plan="auto")
+        dist.barrier()
+    model.train()
     torch.manual_seed(3)
     data = [*torch.utils.data.DataLoader(Sentences(64, seed=2), 8)]
     autocast = "bf16" if is_mixed else None
